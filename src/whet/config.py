@@ -1,0 +1,306 @@
+"""The settings of a run: small dataclasses, checked when made, TOML in and out.
+
+Every setting has one name, used in Python, in TOML, in `--set name=value` and in the environment as `WHET_NAME`.
+A flag wins over the environment, the environment over the file, the file over the default written here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from whet.errors import UsageError, nearest
+
+
+def setting(default: Any, help: str, flag: str = "") -> Any:
+    """A dataclass field with the sentence that becomes its `--help`."""
+    return dataclasses.field(default=default, metadata={"help": help, "flag": flag})
+
+
+def _check(condition: bool, name: str, value: object, rule: str) -> None:
+    if not condition:
+        raise UsageError(f"{name} is {value!r}.", f"It must be {rule}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Where the data is and what its columns mean."""
+
+    source: str = setting("", "file, folder, glob, hub name, sample/pairs or - for standard input")
+    validation: str | None = setting(None, "file with validation rows", "--validation")
+    test: str | None = setting(None, "file with test rows", "--test")
+    text: str | None = setting(None, "name of the text column", "--text")
+    pair: str | None = setting(None, "name of the second text's column", "--pair")
+    label: str | None = setting(None, "name of the label column", "--label")
+    task: Literal["auto", "binary", "multiclass", "multilabel", "regression"] = setting(
+        "auto", "what the labels are", "--task"
+    )
+    label_delimiter: str | None = setting(None, "what separates several labels in one cell", "--label-delimiter")
+    encoding: str = setting("utf-8", "encoding of text files", "--encoding")
+    delimiter: str | None = setting(None, "what separates columns (found if not given)", "--delimiter")
+    header: Literal["auto", "yes", "no"] = setting("auto", "does the first row name the columns", "--header")
+    drop_empty: bool = setting(False, "leave out rows with an empty text", "--drop-empty")
+    max_field_mb: float = setting(1.0, "refuse a field larger than this", "--max-field-mb")
+    validation_share: float = setting(0.1, "share of rows for validation where none is given")
+    test_share: float = setting(0.1, "share of rows for a test split where none is given")
+    split_seed: int = setting(42, "seed of the split where none is given")
+    allow: tuple[str, ...] = setting((), "findings of the audit that may stand, such as leak", "--allow")
+
+    def __post_init__(self) -> None:
+        for name in ("validation_share", "test_share"):
+            value = getattr(self, name)
+            _check(0 <= value < 1, name, value, "at least 0 and below 1")
+        _check(self.max_field_mb > 0, "max_field_mb", self.max_field_mb, "above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Which pretrained model is sharpened, and how much text it reads."""
+
+    model: str = setting("minilm", "minilm, a local folder or a hub name", "--model")
+    revision: str | None = setting(None, "revision of a hub model", "--revision")
+    max_length: int | None = setting(None, "longest input in tokens (default: the model's limit)", "--max-length")
+    trust_remote_code: bool = setting(False, "run Python code that comes with the model", "--trust-remote-code")
+
+    def __post_init__(self) -> None:
+        _check(self.max_length is None or self.max_length >= 4, "max_length", self.max_length, "at least 4")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How the weights are moved."""
+
+    epochs: float = setting(3.0, "passes over the training rows", "--epochs")
+    max_steps: int | None = setting(None, "stop after this many steps", "--max-steps")
+    batch_size: int = setting(16, "rows a step and device", "--batch-size")
+    accumulate: int = setting(1, "micro-batches a step", "--accumulate")
+    learning_rate: float = setting(5e-5, "peak learning rate", "--lr")
+    schedule: Literal["linear", "cosine", "constant"] = setting("linear", "how the rate falls", "--schedule")
+    warmup: float = setting(0.0, "warm-up: steps, or a share of them if below 1", "--warmup")
+    weight_decay: float = setting(0.0, "decoupled decay; never on biases and norms", "--weight-decay")
+    beta1: float = setting(0.9, "AdamW's first moment")
+    beta2: float = setting(0.999, "AdamW's second moment")
+    epsilon: float = setting(1e-8, "AdamW's epsilon")
+    clip: float = setting(1.0, "largest gradient norm; 0 for none", "--clip")
+    seed: int = setting(42, "seed of the head, the order and the dropout", "--seed")
+    order: Literal["random", "bucketed", "sequential"] = setting("random", "order of the rows", "--order")
+    class_weights: Literal["none", "balanced"] = setting("none", "weigh the loss by class", "--class-weights")
+    label_smoothing: float = setting(0.0, "share of the target spread over all classes")
+    precision: Literal["auto", "float32", "bf16"] = setting(
+        "auto", "auto takes bf16 where the device has it natively", "--precision"
+    )
+    device: str = setting("auto", "auto, cpu, cuda or mps", "--device")
+
+    def __post_init__(self) -> None:
+        _check(self.epochs > 0, "epochs", self.epochs, "above 0")
+        _check(self.max_steps is None or self.max_steps > 0, "max_steps", self.max_steps, "above 0")
+        for name in ("batch_size", "accumulate"):
+            _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        _check(0 < self.learning_rate < 10, "learning_rate", self.learning_rate, "above 0 and below 10")
+        for name in ("warmup", "weight_decay", "clip"):
+            _check(getattr(self, name) >= 0, name, getattr(self, name), "at least 0")
+        for name in ("beta1", "beta2", "label_smoothing"):
+            _check(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and below 1")
+        _check(self.epsilon > 0, "epsilon", self.epsilon, "above 0")
+        _check(0 <= self.seed < 2**63, "seed", self.seed, "a whole number from 0 up")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    """When the model is measured, and what is done about it."""
+
+    evaluations: int = setting(12, "evaluations a run, evenly spread", "--evaluations")
+    eval_every: int | None = setting(None, "evaluate every so many steps instead", "--eval-every")
+    eval_batch_size: int = setting(32, "rows an evaluation batch", "--eval-batch-size")
+    metric: str = setting("auto", "metric that decides the best step", "--metric")
+    patience: int | None = setting(None, "stop after this many evaluations without a better one", "--patience")
+    min_improvement: float = setting(0.0, "what counts as better")
+    probe_rows: int = setting(500, "training rows measured in evaluation mode beside the validation rows")
+
+    def __post_init__(self) -> None:
+        for name in ("evaluations", "probe_rows"):
+            _check(getattr(self, name) >= 0, name, getattr(self, name), "at least 0")
+        _check(self.eval_every is None or self.eval_every > 0, "eval_every", self.eval_every, "above 0")
+        _check(self.eval_batch_size >= 1, "eval_batch_size", self.eval_batch_size, "at least 1")
+        _check(self.patience is None or self.patience > 0, "patience", self.patience, "above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Where the run is kept and what it says."""
+
+    run: str | None = setting(None, "folder of the run (default: runs/NAME-001, counting up)", "--run")
+    save_every: int | None = setting(None, "checkpoint every so many steps (default: at each evaluation)", "--save-every")
+    keep: int = setting(2, "checkpoints kept besides the best", "--keep")
+    log_every: int | None = setting(None, "record the training loss every so many steps", "--log-every")
+    max_minutes: float | None = setting(None, "save and leave with exit code 75 after this long", "--max-minutes")
+    offline: bool = setting(False, "never ask the model hub", "--offline")
+
+    def __post_init__(self) -> None:
+        for name in ("save_every", "log_every", "max_minutes"):
+            value = getattr(self, name)
+            _check(value is None or value > 0, name, value, "above 0")
+        _check(self.keep >= 1, "keep", self.keep, "at least 1")
+
+
+SECTIONS: dict[str, type] = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "train": TrainConfig,
+    "evaluate": EvaluateConfig,
+    "run": RunConfig,
+}
+SETTINGS: dict[str, str] = {
+    field.name: section for section, kind in SECTIONS.items() for field in dataclasses.fields(kind)
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """All settings of one run."""
+
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    run: RunConfig = RunConfig()
+
+    def flat(self) -> dict[str, Any]:
+        """Every setting by its one name."""
+        return {name: getattr(getattr(self, section), name) for name, section in SETTINGS.items()}
+
+
+def make_config(*layers: Mapping[str, Any]) -> Config:
+    """Settings from layers of plain names, later ones winning; strings are read as the field's type."""
+    chosen: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    for layer in layers:
+        for name, value in layer.items():
+            section = SETTINGS.get(name)
+            if section is None:
+                raise UsageError(f"There is no setting {name!r}.", nearest(name, SETTINGS))
+            chosen[section][name] = _coerce(SECTIONS[section], name, value)
+    return Config(**{section: kind(**chosen[section]) for section, kind in SECTIONS.items()})
+
+
+def from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Settings given as WHET_NAME; other variables that start so are refused, for they are likely typos."""
+    found = {}
+    for variable, value in environment.items():
+        if variable.startswith("WHET_") and variable not in RESERVED_VARIABLES:
+            name = variable.removeprefix("WHET_").lower()
+            if name not in SETTINGS:
+                raise UsageError(f"The environment sets {variable}, and there is no such setting.", nearest(name, SETTINGS))
+            found[name] = value
+    return found
+
+
+RESERVED_VARIABLES = frozenset({"WHET_CACHE", "WHET_DEBUG"})
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Settings of a TOML file: in their sections, or plain names at the top."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"Cannot read the settings file {str(path)!r}: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{str(path)!r} is not a TOML file: {error}.") from None
+    flat: dict[str, Any] = {}
+    for key, value in content.items():
+        if isinstance(value, dict):
+            if key not in SECTIONS:
+                raise UsageError(f"{str(path)!r} has a section [{key}].", nearest(key, SECTIONS))
+            flat.update(value)
+        else:
+            flat[key] = value
+    return flat
+
+
+def to_toml(config: Config) -> str:
+    """Every setting written out, so that the file alone says what was run. Absent means None."""
+    lines: list[str] = []
+    for section, kind in SECTIONS.items():
+        lines.append(f"[{section}]")
+        for field in dataclasses.fields(kind):
+            value = getattr(getattr(config, section), field.name)
+            lines.append(f"# {field.name}: not set" if value is None else f"{field.name} = {_toml(value)}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
+    """Settings that differ, as (old, new)."""
+    before, after = old.flat(), new.flat()
+    return {name: (before[name], after[name]) for name in before if before[name] != after[name]}
+
+
+def _coerce(kind: type, name: str, value: Any) -> Any:
+    """The value as the field's type. TOML and Python give typed values; flags and the environment give text."""
+    hint = get_type_hints(kind)[name]
+    choices = [arg for arg in (get_args(hint) or (hint,)) if arg is not type(None)]
+    if value is None:
+        if type(None) in get_args(hint):
+            return None
+        raise UsageError(f"{name} cannot be empty.")
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise UsageError(f"{name} is {value!r}.", f"It must be one of {', '.join(map(str, get_args(hint)))}.")
+        return value
+    if get_origin(hint) is tuple:
+        return tuple(value.split(",")) if isinstance(value, str) else tuple(value)
+    target = choices[0]
+    try:
+        return _READERS[target](value)
+    except (ValueError, TypeError):
+        raise UsageError(f"{name} is {value!r}.", f"It must be {_NAMES[target]}.") from None
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or (isinstance(value, float) and value != int(value)):
+        raise ValueError
+    return int(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool):
+        raise ValueError
+    number = float(value)
+    if number != number or number in (float("inf"), float("-inf")):
+        raise ValueError
+    return number
+
+
+def _truth(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    answer = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}.get(str(value).lower())
+    if answer is None:
+        raise ValueError
+    return answer
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str | os.PathLike):
+        raise TypeError
+    return os.fspath(value)
+
+
+_READERS: dict[Any, Any] = {int: _whole, float: _number, bool: _truth, str: _text}
+_NAMES: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    text = str(value)
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'

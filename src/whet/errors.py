@@ -1,0 +1,87 @@
+"""One exception tree: everything that whet raises on purpose.
+
+    WhetError                       exit code
+    ├── UsageError                   2   a flag, a setting or an argument
+    │   └── DataError                2   what a file holds; names file, row and column where it can
+    ├── ArtifactError                3   a checkpoint or a model that must not be trusted
+    ├── EnvironmentFault             4   disk, permission, memory, lock, a missing package, a worker
+    ├── Diverged                     5   a loss or gradient that is not finite
+    └── Interrupted                 75   a signal or a deadline; run the same command again to go on
+
+The message says what is wrong and the value that was found; the hint says what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class WhetError(Exception):
+    """Base of every error that whet raises on purpose."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".strip()
+
+
+class UsageError(WhetError):
+    """A flag, a setting or an argument that cannot be used as it is."""
+
+    exit_code = 2
+
+
+class DataError(UsageError):
+    """Data that cannot be read, understood or trained on as it is."""
+
+    def __init__(
+        self, message: str, hint: str = "", *, file: str = "", row: int | None = None, column: str = ""
+    ) -> None:
+        where = ":".join(str(part) for part in (file, row, column) if part not in ("", None))
+        super().__init__(f"{where}: {message}" if where else message, hint)
+        self.file, self.row, self.column = file, row, column
+
+
+class ArtifactError(WhetError):
+    """A checkpoint or a model that must not be trusted."""
+
+    exit_code = 3
+
+
+class EnvironmentFault(WhetError):
+    """The machine cannot do what was asked: disk, permission, memory, lock, package, worker."""
+
+    exit_code = 4
+
+
+class Diverged(WhetError):
+    """A loss or a gradient stopped being finite; the weights were not touched by it."""
+
+    exit_code = 5
+
+
+class Interrupted(WhetError):
+    """A signal or a deadline ended the run early; everything needed to go on is on disk."""
+
+    exit_code = 75
+
+
+def missing_extra(package: str, extra: str, purpose: str) -> EnvironmentFault:
+    """The error for an optional package that is not installed."""
+    return EnvironmentFault(
+        f"{purpose} needs the package {package!r}, which is not installed.",
+        f"Install it with: pip install 'whet[{extra}]'",
+    )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint that names the closest known spelling, or lists what is known."""
+    names = sorted(known)
+    close = get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(names)}."

@@ -1,0 +1,198 @@
+"""What a run says about itself: small typed records, one JSON object a line.
+
+`records.jsonl` is the seam between the engine, which yields records, and everything that reads a run: curves,
+verdict, report, live page. The file is append-only. A run that was interrupted goes on with a `Resume` record,
+which takes back what was recorded after the step it resumes from: `replay` gives the records that count.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+VERSION = 1
+
+# Fields that differ from one execution of the same training to the next.
+TIMINGS = frozenset({"seconds", "rows_per_second", "memory_mb", "time", "eta_seconds"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """Base of all records; `step` counts optimizer steps that were completed."""
+
+    kind: ClassVar[str] = ""
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start(Record):
+    """What must be known to read the curves: written once, first."""
+
+    kind: ClassVar[str] = "start"
+    total_steps: int
+    steps_per_epoch: int
+    task: str
+    labels: list[str]
+    rows: dict[str, int]
+    """Rows by split."""
+    prior: dict[str, list[float]]
+    """Share of each label, by split (empty for regression)."""
+    metric: str
+    """The main metric: it decides the best step and early stopping."""
+    higher_is_better: bool
+    majority: dict[str, Any]
+    """The score of always giving the commonest answer: `label` and the value of each metric it has."""
+    overlap: float = 0.0
+    """Share of evaluation rows whose normalised text also stands in the training split."""
+    time: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step(Record):
+    """The training loss since the last such record (dropout on), read from the device once."""
+
+    kind: ClassVar[str] = "step"
+    epoch: float
+    loss: float
+    learning_rate: float
+    grad_norm: float | None = None
+    seconds: float = 0.0
+    """Since the run began, interruptions not counted."""
+    rows_per_second: float = 0.0
+    memory_mb: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Record):
+    """A pass over an evaluation split, and over the fixed training probe, both in evaluation mode."""
+
+    kind: ClassVar[str] = "evaluation"
+    epoch: float
+    split: str
+    loss: float
+    metrics: dict[str, float]
+    rows: int
+    probe_loss: float | None = None
+    best: bool = False
+    confusion: list[list[int]] = field(default_factory=list)
+    worst: list[dict[str, Any]] = field(default_factory=list)
+    """The rows the model contradicts most: `row`, `text`, `pair`, `label`, `predicted`, `probability`."""
+    seconds: float = 0.0
+    """What this evaluation took."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Save(Record):
+    """A checkpoint that is complete on disk."""
+
+    kind: ClassVar[str] = "save"
+    path: str
+    reason: str = "schedule"
+    """`schedule`, `best` or `interrupted`."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume(Record):
+    """Training goes on from this step; what was recorded after it no longer counts."""
+
+    kind: ClassVar[str] = "resume"
+    path: str
+    note: str = ""
+    time: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding(Record):
+    """A sentence for people: a verdict on the curves, a fallback, a micro-batch that was halved."""
+
+    kind: ClassVar[str] = "finding"
+    about: str
+    """`verdict`, `memory`, `engine`, `data`, `divergence`."""
+    sentence: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class End(Record):
+    """Training is over; `reason` is `finished`, `patience`, `deadline`, `interrupted` or `diverged`."""
+
+    kind: ClassVar[str] = "end"
+    reason: str
+    best_step: int
+    best_score: float | None = None
+    seconds: float = 0.0
+
+
+KINDS: dict[str, type[Record]] = {
+    record.kind: record for record in (Start, Step, Evaluation, Save, Resume, Finding, End)
+}
+
+
+def to_line(record: Record) -> str:
+    """One JSON object on one line; numbers that are not finite become strings, for JSON has none."""
+    fields = {name.name: getattr(record, name.name) for name in dataclasses.fields(record)}
+    return json.dumps({"v": VERSION, "kind": record.kind, **_finite(fields)}, ensure_ascii=False)
+
+
+def from_line(line: str) -> Record | None:
+    """The record on this line; None for a kind or a field that this version does not know how to read."""
+    found = json.loads(line)
+    kind = KINDS.get(found.get("kind", ""))
+    if kind is None:
+        return None
+    names = {name.name for name in dataclasses.fields(kind)}
+    return kind(**{key: _restored(value) for key, value in found.items() if key in names})
+
+
+def replay(records: Iterable[Record]) -> Iterator[Record]:
+    """The records that count: a `Resume` takes back everything past its step, and the save at it.
+
+    The save at the step is written again after the resume, because a process can die between completing a
+    checkpoint and recording it.
+    """
+    kept: list[Record] = []
+    for record in records:
+        if isinstance(record, Resume):
+            at = record.step
+            kept = [
+                old
+                for old in kept
+                if isinstance(old, Resume)
+                or (old.step <= at and not isinstance(old, End) and not (isinstance(old, Save) and old.step == at))
+            ]
+        kept.append(record)
+    yield from kept
+
+
+def without_timings(record: Record) -> dict[str, Any]:
+    """The part of a record that two executions of the same training share."""
+    return {
+        "kind": record.kind,
+        **{key: value for key, value in dataclasses.asdict(record).items() if key not in TIMINGS},
+    }
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, str):
+        return _NOT_FINITE.get(value, value)
+    if isinstance(value, dict):
+        return {key: _restored(item) for key, item in value.items()}
+    return value
