@@ -1,0 +1,1 @@
+"""What is read from a run folder: curves, verdict, comparison, report. No torch."""
