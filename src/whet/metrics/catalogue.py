@@ -1,0 +1,265 @@
+"""The metrics that can be loaded by name: what each takes, computes and is called in the result.
+
+Names, keyword arguments and result keys are those of the `evaluate` library, so that code written for it runs
+unchanged; the computing is scikit-learn's, imported when a metric is first computed. GLUE's own come from
+`scores`. Each function takes (references, predictions), checked, then its options by keyword.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any, Literal
+
+import numpy as np
+
+from whet.errors import UsageError
+from whet.metrics import scores
+from whet.metrics.arrays import Array
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One metric: its function, what its predictions are, and the configurations it is known under."""
+
+    name: str
+    compute: Callable[..., Result]
+    takes: Literal["labels", "numbers", "scores"]
+    description: str
+    configs: tuple[str, ...] = ("default",)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Keyword arguments of `compute` beside predictions and references."""
+        return tuple(signature(self.compute).parameters)[2:]
+
+
+def _accuracy(
+    references: Array, predictions: Array, normalize: bool = True, sample_weight: Any = None
+) -> Result:
+    from sklearn.metrics import accuracy_score
+
+    value = accuracy_score(references, predictions, normalize=normalize, sample_weight=sample_weight)
+    return {"accuracy": float(value)}
+
+
+def _per_class(name: str) -> Callable[..., Result]:
+    """precision, recall and f1 differ in nothing but the function they call."""
+
+    def compute(
+        references: Array,
+        predictions: Array,
+        labels: Any = None,
+        pos_label: Any = 1,
+        average: str | None = "binary",
+        sample_weight: Any = None,
+        zero_division: Any = "warn",
+    ) -> Result:
+        import sklearn.metrics
+
+        value = getattr(sklearn.metrics, f"{name}_score")(
+            references,
+            predictions,
+            labels=labels,
+            pos_label=pos_label,
+            average=average,
+            sample_weight=sample_weight,
+            zero_division=0 if zero_division == "warn" else zero_division,
+        )
+        return {name: _plain(value)}
+
+    return compute
+
+
+def _matthews(
+    references: Array, predictions: Array, sample_weight: Any = None, average: str | None = None
+) -> Result:
+    from sklearn.metrics import matthews_corrcoef
+
+    if references.ndim == 1:
+        return {
+            "matthews_correlation": float(
+                matthews_corrcoef(references, predictions, sample_weight=sample_weight)
+            )
+        }
+    if average not in (None, "macro"):
+        raise UsageError(f"average={average!r} is unknown.", "Choose 'macro', or None for one value a label.")
+    columns = zip(references.T, predictions.T, strict=True)
+    each = [float(matthews_corrcoef(*column, sample_weight=sample_weight)) for column in columns]
+    return {"matthews_correlation": sum(each) / len(each) if average == "macro" else each}
+
+
+def _pearsonr(references: Array, predictions: Array, return_pvalue: bool = False) -> Result:
+    result: Result = {"pearsonr": scores.pearson(references, predictions)}
+    if return_pvalue:
+        from scipy.stats import pearsonr
+
+        result["p-value"] = float(pearsonr(references, predictions)[1])
+    return result
+
+
+def _spearmanr(references: Array, predictions: Array, return_pvalue: bool = False) -> Result:
+    result: Result = {"spearmanr": scores.spearman(references, predictions)}
+    if return_pvalue:
+        from scipy.stats import spearmanr
+
+        result["spearmanr_pvalue"] = float(spearmanr(references, predictions)[1])
+    return result
+
+
+def _mse(
+    references: Array,
+    predictions: Array,
+    sample_weight: Any = None,
+    multioutput: Any = "uniform_average",
+    squared: bool = True,
+) -> Result:
+    from sklearn.metrics import mean_squared_error, root_mean_squared_error
+
+    measure = mean_squared_error if squared else root_mean_squared_error
+    return {
+        "mse": _plain(measure(references, predictions, sample_weight=sample_weight, multioutput=multioutput))
+    }
+
+
+def _mae(
+    references: Array, predictions: Array, sample_weight: Any = None, multioutput: Any = "uniform_average"
+) -> Result:
+    from sklearn.metrics import mean_absolute_error
+
+    value = mean_absolute_error(references, predictions, sample_weight=sample_weight, multioutput=multioutput)
+    return {"mae": _plain(value)}
+
+
+def _r_squared(references: Array, predictions: Array) -> Result:
+    return {"r_squared": scores.r2(references, predictions)}
+
+
+def _roc_auc(
+    references: Array,
+    prediction_scores: Array,
+    average: str | None = "macro",
+    sample_weight: Any = None,
+    max_fpr: float | None = None,
+    multi_class: str = "raise",
+    labels: Any = None,
+) -> Result:
+    from sklearn.metrics import roc_auc_score
+
+    # Some versions of scikit-learn raise here and others warn.
+    if references.ndim == 1 and len(np.unique(references)) == 1:
+        return {"roc_auc": math.nan}
+    value = roc_auc_score(
+        references,
+        prediction_scores,
+        average=average,
+        sample_weight=sample_weight,
+        max_fpr=max_fpr,
+        multi_class=multi_class,
+        labels=labels,
+    )
+    return {"roc_auc": _plain(value)}
+
+
+def _average_precision(
+    references: Array,
+    prediction_scores: Array,
+    average: str | None = "macro",
+    pos_label: Any = 1,
+    sample_weight: Any = None,
+) -> Result:
+    from sklearn.metrics import average_precision_score
+
+    value = average_precision_score(
+        references, prediction_scores, average=average, pos_label=pos_label, sample_weight=sample_weight
+    )
+    return {"average_precision": _plain(value)}
+
+
+def _plain(value: Any) -> Any:
+    """A Python float, or the array where there is one value a class."""
+    return value if np.ndim(value) else float(value)
+
+
+def _glue_accuracy(references: Array, predictions: Array) -> Result:
+    return {"accuracy": scores.accuracy(references, predictions)}
+
+
+def _glue_accuracy_f1(references: Array, predictions: Array) -> Result:
+    return {**_glue_accuracy(references, predictions), "f1": scores.f1(references, predictions)}
+
+
+def _glue_matthews(references: Array, predictions: Array) -> Result:
+    return {"matthews_correlation": scores.matthews_correlation(references, predictions)}
+
+
+def _glue_correlations(references: Array, predictions: Array) -> Result:
+    return {
+        "pearson": scores.pearson(references, predictions),
+        "spearmanr": scores.spearman(references, predictions),
+    }
+
+
+_ACCURACY_TASKS = ("sst2", "mnli", "mnli_matched", "mnli_mismatched", "qnli", "rte", "wnli", "hans")
+
+_GLUE: dict[str, Callable[..., Result]] = {
+    "cola": _glue_matthews,
+    # The diagnostic set, which `evaluate` lacks: GLUE itself scores it by Matthews correlation.
+    "ax": _glue_matthews,
+    "mrpc": _glue_accuracy_f1,
+    "qqp": _glue_accuracy_f1,
+    "stsb": _glue_correlations,
+    **dict.fromkeys(_ACCURACY_TASKS, _glue_accuracy),
+}
+
+GLUE = {
+    config: Recipe(
+        "glue",
+        compute,
+        "numbers" if config == "stsb" else "labels",
+        f"The metric of the GLUE benchmark's task {config}.",
+        tuple(_GLUE),
+    )
+    for config, compute in _GLUE.items()
+}
+
+_LABELS = ("default", "multilabel")
+_NUMBERS = ("default", "multilist")
+
+GENERAL = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe("accuracy", _accuracy, "labels", "Share of rows that are right.", _LABELS),
+        Recipe(
+            "precision",
+            _per_class("precision"),
+            "labels",
+            "Share of a class's predictions that are right.",
+            _LABELS,
+        ),
+        Recipe("recall", _per_class("recall"), "labels", "Share of a class's rows that are found.", _LABELS),
+        Recipe("f1", _per_class("f1"), "labels", "Harmonic mean of precision and recall.", _LABELS),
+        Recipe(
+            "matthews_correlation", _matthews, "labels", "Correlation of labels and predictions.", _LABELS
+        ),
+        Recipe("pearsonr", _pearsonr, "numbers", "Linear correlation."),
+        Recipe("spearmanr", _spearmanr, "numbers", "Correlation of ranks."),
+        Recipe("mse", _mse, "numbers", "Mean squared error.", _NUMBERS),
+        Recipe("mae", _mae, "numbers", "Mean absolute error.", _NUMBERS),
+        Recipe("r_squared", _r_squared, "numbers", "Share of the variance that is explained."),
+        Recipe(
+            "roc_auc",
+            _roc_auc,
+            "scores",
+            "Area under the ROC curve.",
+            ("default", "multiclass", "multilabel"),
+        ),
+        Recipe(
+            "average_precision", _average_precision, "scores", "Area under precision over recall.", _LABELS
+        ),
+    )
+}

@@ -1,0 +1,108 @@
+"""What accuracy, precision, recall, F1 and Matthews need to know of two label arrays: three counts a class.
+
+Rows may carry weights with leading axes [..., n]; then every count, and every score made of them, has those
+axes. A bootstrap of a thousand resamples is one matrix product that way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whet.errors import UsageError
+from whet.metrics.arrays import Array
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Rows by class, each array [..., k]: `hit` rightly given the class, `said` given it, `true` of it."""
+
+    classes: Array
+    hit: Floats
+    said: Floats
+    true: Floats
+    rows: Floats
+    fixed: bool
+    """Multi-label columns count in an average even where they are empty; classes nobody used do not."""
+
+
+def count(labels: Array, predictions: Array, weights: Array | None = None) -> Counts:
+    """Counts over single labels [n] or 0/1 columns [n, k]."""
+    if labels.ndim == 2:
+        classes: Array = np.arange(labels.shape[1])
+        true, said = labels != 0, predictions != 0
+    else:
+        classes = np.union1d(labels, predictions)
+        true, said = labels[:, None] == classes, predictions[:, None] == classes
+    w = np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64)
+    return Counts(classes, w @ (true & said), w @ said, w @ true, w.sum(axis=-1), fixed=labels.ndim == 2)
+
+
+def ratio(top: Array, bottom: Array) -> Floats:
+    """top / bottom, and 0 where bottom is 0."""
+    top, bottom = np.asarray(top, dtype=np.float64), np.asarray(bottom, dtype=np.float64)
+    return np.divide(
+        top, bottom, out=np.zeros(np.broadcast_shapes(top.shape, bottom.shape)), where=bottom != 0
+    )
+
+
+def accuracy(counts: Counts) -> Floats:
+    return ratio(counts.hit.sum(axis=-1), counts.rows)
+
+
+def precision(counts: Counts) -> Floats:
+    return ratio(counts.hit, counts.said)
+
+
+def recall(counts: Counts) -> Floats:
+    return ratio(counts.hit, counts.true)
+
+
+def f1(counts: Counts) -> Floats:
+    return ratio(2 * counts.hit, counts.said + counts.true)
+
+
+def matthews(counts: Counts) -> Floats:
+    """The multi-class Matthews correlation; 0 where labels or predictions are all one class."""
+    squared = counts.rows**2
+    together = counts.hit.sum(axis=-1) * counts.rows - (counts.said * counts.true).sum(axis=-1)
+    alone = (squared - (counts.said**2).sum(axis=-1)) * (squared - (counts.true**2).sum(axis=-1))
+    return ratio(together, np.sqrt(alone))
+
+
+def of_class(measure: Callable[[Counts], Floats], counts: Counts, label: object) -> Floats:
+    """The measure of one class of two."""
+    known = counts.classes.tolist()
+    if counts.fixed or len(known) > 2:
+        raise UsageError(
+            f"average='binary' scores one class of two, but there are {len(known)}: {known[:6]}.",
+            "Choose average='macro', 'micro' or 'weighted'.",
+        )
+    if label in known:
+        return measure(counts)[..., known.index(label)]
+    if len(known) == 2:
+        raise UsageError(
+            f"pos_label={label!r} is not one of the labels {known}.", f"Try pos_label={known[1]!r}."
+        )
+    return np.zeros(counts.rows.shape)
+
+
+def averaged(measure: Callable[[Counts], Floats], counts: Counts, average: str) -> Floats:
+    """The measure over all classes: each alike (macro), by size (weighted), of the summed counts (micro)."""
+    if average == "micro":
+        hit, said, true = (
+            part.sum(axis=-1, keepdims=True) for part in (counts.hit, counts.said, counts.true)
+        )
+        return measure(replace(counts, hit=hit, said=said, true=true))[..., 0]
+    each = measure(counts)
+    if average == "weighted":
+        return ratio((each * counts.true).sum(axis=-1), counts.true.sum(axis=-1))
+    if average == "macro":
+        used = np.ones_like(each) if counts.fixed else (counts.said + counts.true > 0).astype(np.float64)
+        return ratio((each * used).sum(axis=-1), used.sum(axis=-1))
+    raise UsageError(f"average={average!r} is unknown.", "Choose 'binary', 'macro', 'micro' or 'weighted'.")

@@ -1,0 +1,263 @@
+"""How far a score can be trusted: intervals, and the test of whether two models differ on the same rows.
+
+Proportions (accuracy, exact match) have closed forms: Wilson's interval, and McNemar's exact test for two
+models. Every other metric is bootstrapped: rows are drawn again with replacement, and the middle 95% of the
+scores is the interval. Draws come from a seed, so the same arrays always give the same interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from whet.errors import UsageError
+from whet.metrics import counts as of
+from whet.metrics.arrays import Array, as_array, check_rows, flat_column
+from whet.metrics.scores import TASK_METRICS, checked, evidence, metric_named, one_label_a_row, score
+
+Metric = str | Callable[[Array, Array], float]
+
+PROPORTIONS = frozenset({"accuracy", "exact_match"})
+
+_FROM_COUNTS: dict[str, Callable[[of.Counts], of.Floats]] = {
+    "accuracy": of.accuracy,
+    "exact_match": of.accuracy,
+    "precision": partial(of.of_class, of.precision, label=1),
+    "recall": partial(of.of_class, of.recall, label=1),
+    "f1": partial(of.of_class, of.f1, label=1),
+    "macro_f1": partial(of.averaged, of.f1, average="macro"),
+    "micro_f1": partial(of.averaged, of.f1, average="micro"),
+    "weighted_f1": partial(of.averaged, of.f1, average="weighted"),
+    "matthews": of.matthews,
+    "matthews_correlation": of.matthews,
+}
+
+_CELLS_AT_ONCE = 4_000_000  # 32 MB of float64: resamples are drawn in blocks of at most this many numbers
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A score, and the range that holds the true one with this confidence."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    confidence: float = 0.95
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Two models on the same rows: `difference` is b - a."""
+
+    metric: str
+    a: float
+    b: float
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    n: int
+    test: str
+    """`mcnemar` or `bootstrap`."""
+    confidence: float = 0.95
+
+    @property
+    def visible(self) -> bool:
+        """Whether these rows can tell the two apart."""
+        return self.p_value < 1 - self.confidence
+
+
+def wilson(right: float, n: int, confidence: float = 0.95) -> Interval:
+    """Wilson's interval for `right` rows of `n`; it stays inside 0 to 1 and is honest at both ends."""
+    if n < 1 or not 0 <= right <= n:
+        raise UsageError(f"wilson got {right} right of {n} rows.")
+    z, share = _z(confidence), right / n
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    # At 0 and at n right the end is exact; rounding must not push the score out of its own interval.
+    low, high = max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
+    return Interval(share, low, high, n, confidence)
+
+
+def bootstrap(
+    metric: Metric,
+    labels: Any,
+    predictions: Any,
+    *,
+    confidence: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Interval:
+    """The percentile interval of a metric: a name in `METRICS`, or any function (labels, predictions)."""
+    truth, said = _rows(labels, predictions)
+    value = _value(metric, truth, said)
+    if metric in PROPORTIONS:
+        truth, said = one_label_a_row(truth, said)
+    draws = np.concatenate([each for (each,) in _draws(metric, truth, (said,), resamples, seed)])
+    low, high = _middle(draws, confidence, metric)
+    return Interval(value, low, high, len(truth), confidence)
+
+
+def score_intervals(
+    task: str, logits: Any, labels: Any, *, confidence: float = 0.95, resamples: int = 1000, seed: int = 0
+) -> dict[str, Interval]:
+    """An interval for every metric that `score` gives for these logits."""
+    outputs, truth = checked(task, logits, labels)
+    found: dict[str, Interval] = {}
+    for name, value in score(task, outputs, truth).items():
+        if name in PROPORTIONS:
+            found[name] = wilson(round(value * len(truth)), len(truth), confidence)
+        else:
+            found[name] = bootstrap(
+                name,
+                truth,
+                evidence(task, name, outputs),
+                confidence=confidence,
+                resamples=resamples,
+                seed=seed,
+            )
+    return {name: found[name] for name in TASK_METRICS[task] if name in found}
+
+
+def paired(
+    labels: Any,
+    a: Any,
+    b: Any,
+    metric: Metric = "accuracy",
+    *,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Paired:
+    """Whether b differs from a on the same rows: McNemar's exact test for accuracy, else a paired bootstrap.
+
+    `a` and `b` are predictions, or scores for a ranking such as roc_auc.
+    """
+    truth, first = _rows(labels, a, ("labels", "a"))
+    _, second = _rows(labels, b, ("labels", "b"))
+    if metric in PROPORTIONS:
+        return _mcnemar(str(metric), truth, first, second, confidence)
+    one, two = _value(metric, truth, first), _value(metric, truth, second)
+    gaps = np.concatenate([y - x for x, y in _draws(metric, truth, (first, second), resamples, seed)])
+    gaps = gaps[np.isfinite(gaps)]
+    low, high = _middle(gaps, confidence, metric)
+    # The share of resamples on the far side of no difference, counting the data itself as one more resample.
+    beyond = 1 + min(int((gaps <= 0).sum()), int((gaps >= 0).sum()))
+    p_value = min(1.0, 2 * beyond / (len(gaps) + 1))
+    return Paired(_name(metric), one, two, two - one, low, high, p_value, len(truth), "bootstrap", confidence)
+
+
+def smallest_visible(
+    n: int, p: float, *, disagreement: float | None = None, confidence: float = 0.95
+) -> float:
+    """The difference in accuracy, in points, under which two models on `n` rows are noise.
+
+    `p` is their accuracy. `disagreement` is the share of rows on which just one of them is right; where it is
+    not given, the two are taken to err independently. Two runs of one model agree more than that: the
+    figure is on the cautious side.
+    """
+    if n < 1 or not 0 <= p <= 1:
+        raise UsageError(
+            f"smallest_visible got {n} rows and accuracy {p}.", "Accuracy is a share from 0 to 1."
+        )
+    z = _z(confidence)
+    # Pulled towards a half, as in Wilson's interval: a perfect score on ten rows is not a certain one.
+    share = (p * n + z * z / 2) / (n + z * z)
+    apart = 2 * share * (1 - share) if disagreement is None else disagreement
+    return 100 * z * math.sqrt(apart / n)
+
+
+def _mcnemar(metric: str, truth: Array, first: Array, second: Array, confidence: float) -> Paired:
+    from scipy.special import bdtr
+
+    one, two = _value(metric, truth, first), _value(metric, truth, second)
+    a_right, b_right = (np.equal(*one_label_a_row(truth, said)) for said in (first, second))
+    n, only_a, only_b = len(truth), int((a_right & ~b_right).sum()), int((b_right & ~a_right).sum())
+    apart = only_a + only_b
+    p_value = min(1.0, 2 * float(bdtr(min(only_a, only_b), apart, 0.5))) if apart else 1.0
+    # Bonett and Price's interval: one row more of each kind of disagreement, so that none seen is not none.
+    z, share_a, share_b = _z(confidence), (only_a + 1) / (n + 2), (only_b + 1) / (n + 2)
+    half = z * math.sqrt((share_a + share_b - (share_b - share_a) ** 2) / (n + 2))
+    middle = share_b - share_a
+    difference = (only_b - only_a) / n
+    low, high = max(-1.0, min(difference, middle - half)), min(1.0, max(difference, middle + half))
+    return Paired(metric, one, two, difference, low, high, p_value, n, "mcnemar", confidence)
+
+
+def _draws(
+    metric: Metric, truth: Array, said: tuple[Array, ...], resamples: int, seed: int
+) -> Iterator[tuple[Array, ...]]:
+    """Scores of resampled rows, a block at a time, for each of the predictions on the same rows."""
+    if resamples < 1:
+        raise UsageError(f"resamples={resamples}: at least 1 is needed.")
+    random = np.random.default_rng(seed)
+    if isinstance(metric, str) and metric in _FROM_COUNTS:
+        yield from _count_draws(_FROM_COUNTS[metric], truth, said, resamples, random)
+        return
+    measure = metric_named(metric) if isinstance(metric, str) else metric
+    for size in _blocks(resamples, len(truth)):
+        rows = random.integers(0, len(truth), size=(size, len(truth)))
+        yield tuple(np.array([measure(truth[pick], each[pick]) for pick in rows]) for each in said)
+
+
+def _count_draws(
+    measure: Callable[[of.Counts], of.Floats],
+    truth: Array,
+    said: tuple[Array, ...],
+    resamples: int,
+    random: np.random.Generator,
+) -> Iterator[tuple[Array, ...]]:
+    """Equal rows are drawn together: how often each distinct row comes up is one multinomial draw."""
+    every = [truth, *said]
+    table = np.column_stack([np.unique(part, return_inverse=True)[1].reshape(part.shape) for part in every])
+    _, where, times = np.unique(table, axis=0, return_index=True, return_counts=True)
+    for size in _blocks(resamples, len(where)):
+        weights = random.multinomial(len(truth), times / times.sum(), size=size)
+        yield tuple(measure(of.count(truth[where], each[where], weights)) for each in said)
+
+
+def _blocks(resamples: int, width: int) -> Iterator[int]:
+    most = max(1, _CELLS_AT_ONCE // width)
+    for start in range(0, resamples, most):
+        yield min(most, resamples - start)
+
+
+def _middle(draws: Array, confidence: float, metric: Metric) -> tuple[float, float]:
+    draws = draws[np.isfinite(draws)]
+    if not len(draws):
+        raise UsageError(f"{_name(metric)} is not defined on any resample of these rows.")
+    outside = (1 - confidence) / 2
+    low, high = np.quantile(draws, [outside, 1 - outside])
+    return float(low), float(high)
+
+
+def _value(metric: Metric, truth: Array, said: Array) -> float:
+    value = float((metric_named(metric) if isinstance(metric, str) else metric)(truth, said))
+    if not math.isfinite(value):
+        raise UsageError(
+            f"{_name(metric)} of these {len(truth)} rows is {value}: there is no interval to give."
+        )
+    return value
+
+
+def _rows(labels: Any, said: Any, names: tuple[str, str] = ("labels", "predictions")) -> tuple[Array, Array]:
+    truth, values = flat_column(as_array(labels, names[0])), flat_column(as_array(said, names[1]))
+    check_rows(truth, values, names)
+    return truth, values
+
+
+def _name(metric: Metric) -> str:
+    return metric if isinstance(metric, str) else getattr(metric, "__name__", "the metric")
+
+
+def _z(confidence: float) -> float:
+    if not 0 < confidence < 1:
+        raise UsageError(f"confidence={confidence}: a share between 0 and 1 is expected, such as 0.95.")
+    return NormalDist().inv_cdf(0.5 + confidence / 2)

@@ -1,0 +1,355 @@
+"""Scores: labels and predictions in, one number out; and `score`, a task's whole set from raw logits.
+
+Written in numpy because a run's first evaluation should not wait for scikit-learn to be imported, and because
+a bootstrap asks for each of these a thousand times. The tests hold every one against scikit-learn.
+
+Where a score is not defined, the value is fixed, and no library warns:
+- precision, recall and F1 of a class that nobody predicted or that nothing belongs to: 0.0
+- a correlation (Matthews, Pearson, Spearman) in which one side is constant, or not finite: 0.0
+- R² against constant labels: 1.0 when they are met exactly, else 0.0
+- ROC-AUC with one class, average precision without a positive row, errors of predictions that are not finite:
+  not finite either. `score` leaves those out, but always gives the task's main metric.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from whet.errors import UsageError, nearest
+from whet.metrics import counts as of
+from whet.metrics.arrays import Array, as_array, as_floats, check_finite, check_rows, flat_column
+
+MAIN_METRIC = {
+    "binary": "accuracy",
+    "multiclass": "accuracy",
+    "multilabel": "micro_f1",
+    "regression": "pearson",
+}
+"""What decides the best step of a run when nobody says otherwise."""
+
+TASK_METRICS = {
+    "binary": ("accuracy", "f1", "precision", "recall", "roc_auc", "matthews"),
+    "multiclass": ("accuracy", "macro_f1", "weighted_f1", "matthews"),
+    "multilabel": ("micro_f1", "macro_f1", "exact_match", "average_precision"),
+    "regression": ("pearson", "spearman", "mse", "mae", "r2"),
+}
+"""What `score` gives for each task."""
+
+FROM_MARGINS = frozenset({"roc_auc", "average_precision"})
+"""Scores of a ranking: they read how sure the model is, not which label it gave."""
+
+_LOWER = frozenset(
+    {"loss", "mse", "rmse", "mae", "log_loss", "nll", "brier", "brier_score", "ece", "perplexity"}
+)
+
+
+def higher_is_better(name: str) -> bool:
+    """Whether a larger value of this metric is the better one; losses and errors are better small."""
+    bare = name.removeprefix("eval_").removeprefix("test_")
+    return not (bare in _LOWER or bare.endswith(("loss", "_error")))
+
+
+# Labels --------------------------------------------------------------------------------------------
+
+
+def accuracy(labels: Any, predictions: Any) -> float:
+    """Share of rows that are right; of several labels a row, all must be."""
+    return float(of.accuracy(of.count(*one_label_a_row(*_labels(labels, predictions)))))
+
+
+def precision(labels: Any, predictions: Any, *, average: str = "binary", pos_label: object = 1) -> float:
+    """Of the rows given the class, the share that belongs to it."""
+    return _by_class(of.precision, labels, predictions, average, pos_label)
+
+
+def recall(labels: Any, predictions: Any, *, average: str = "binary", pos_label: object = 1) -> float:
+    """Of the rows that belong to the class, the share that was given it."""
+    return _by_class(of.recall, labels, predictions, average, pos_label)
+
+
+def f1(labels: Any, predictions: Any, *, average: str = "binary", pos_label: object = 1) -> float:
+    """The harmonic mean of precision and recall."""
+    return _by_class(of.f1, labels, predictions, average, pos_label)
+
+
+def macro_f1(labels: Any, predictions: Any) -> float:
+    return f1(labels, predictions, average="macro")
+
+
+def micro_f1(labels: Any, predictions: Any) -> float:
+    return f1(labels, predictions, average="micro")
+
+
+def weighted_f1(labels: Any, predictions: Any) -> float:
+    return f1(labels, predictions, average="weighted")
+
+
+def matthews_correlation(labels: Any, predictions: Any) -> float:
+    """Correlation between labels and predictions, for any number of classes."""
+    truth, said = _labels(labels, predictions)
+    if truth.ndim == 2:
+        raise UsageError("matthews_correlation takes one label a row.", "Score each column by itself.")
+    return float(of.matthews(of.count(truth, said)))
+
+
+def one_label_a_row(labels: Array, predictions: Array) -> tuple[Array, Array]:
+    """Several labels a row become one: right as a whole, or not."""
+    if labels.ndim == 1:
+        return labels, predictions
+    right = (labels == predictions).all(axis=1).astype(np.int64)
+    return np.ones_like(right), right
+
+
+def _by_class(
+    measure: Callable[[of.Counts], of.Floats], labels: Any, predictions: Any, average: str, pos_label: object
+) -> float:
+    counted = of.count(*_labels(labels, predictions))
+    if average == "binary":
+        return float(of.of_class(measure, counted, pos_label))
+    return float(of.averaged(measure, counted, average))
+
+
+def _labels(labels: Any, predictions: Any) -> tuple[Array, Array]:
+    truth, said = flat_column(as_array(labels, "labels")), flat_column(as_array(predictions, "predictions"))
+    check_rows(truth, said)
+    if truth.shape != said.shape:
+        raise UsageError(f"labels has shape {truth.shape}, but predictions {said.shape}.")
+    return truth, said
+
+
+# Rankings ------------------------------------------------------------------------------------------
+
+
+def roc_auc(labels: Any, scores: Any) -> float:
+    """Chance that a row of class 1 scores above one of class 0; the mean over columns if 2-D."""
+    return _ranking(_roc_auc, labels, scores)
+
+
+def average_precision(labels: Any, scores: Any) -> float:
+    """Mean precision at each row of class 1, best score first; the mean over columns if 2-D."""
+    return _ranking(_average_precision, labels, scores)
+
+
+def _ranking(measure: Callable[[Array, Array], float], labels: Any, scores: Any) -> float:
+    truth, values = _labels(labels, as_floats(scores, "scores"))
+    if np.isnan(values).any():
+        return math.nan
+    if truth.ndim == 1:
+        return measure(truth == 1, values)
+    columns = [measure(truth[:, k] == 1, values[:, k]) for k in range(truth.shape[1])]
+    defined = [value for value in columns if not math.isnan(value)]
+    return sum(defined) / len(defined) if defined else math.nan
+
+
+def _roc_auc(positive: Array, scores: Array) -> float:
+    ones = int(positive.sum())
+    zeros = len(positive) - ones
+    if not ones or not zeros:
+        return math.nan
+    return float((_ranks(scores)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+
+
+def _average_precision(positive: Array, scores: Array) -> float:
+    if not positive.any():
+        return math.nan
+    order = np.argsort(-scores, kind="stable")
+    last_of_tie = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
+    hits = np.cumsum(positive[order])[last_of_tie]
+    gained = np.diff(hits, prepend=0) / positive.sum()
+    return float((gained * hits / (last_of_tie + 1)).sum())
+
+
+def _ranks(values: Array) -> Array:
+    """Ranks from 1; equal values share the mean of theirs."""
+    _, group, size = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(size) - (size - 1) / 2)[group]
+
+
+def log_loss(labels: Any, probabilities: Any) -> float:
+    """Mean negative log of the right class's probability; probabilities [n, k], or [n] of class 1."""
+    truth = as_array(labels, "labels").astype(np.int64)
+    chances = as_floats(probabilities, "probabilities")
+    check_rows(truth, chances, ("labels", "probabilities"))
+    if chances.ndim == 1:
+        chances = np.stack([1 - chances, chances], axis=1)
+    _check_classes(truth, chances.shape[1])
+    right = chances[np.arange(len(truth)), truth]
+    # One certain mistake would make the mean infinite, and say nothing of the other rows.
+    return float(-np.log(np.maximum(right, np.finfo(np.float64).eps)).mean())
+
+
+# Numbers -------------------------------------------------------------------------------------------
+
+
+def pearson(labels: Any, predictions: Any) -> float:
+    """Linear correlation."""
+    truth, said = _numbers(labels, predictions)
+    return _correlation(truth, said)
+
+
+def spearman(labels: Any, predictions: Any) -> float:
+    """Correlation of the ranks."""
+    truth, said = _numbers(labels, predictions)
+    if not np.isfinite(said).all():
+        return 0.0
+    return _correlation(_ranks(truth), _ranks(said))
+
+
+def mse(labels: Any, predictions: Any) -> float:
+    """Mean squared error."""
+    truth, said = _numbers(labels, predictions)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(((truth - said) ** 2).mean())
+
+
+def mae(labels: Any, predictions: Any) -> float:
+    """Mean absolute error."""
+    truth, said = _numbers(labels, predictions)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.abs(truth - said).mean())
+
+
+def r2(labels: Any, predictions: Any) -> float:
+    """Share of the labels' variance that the predictions explain."""
+    truth, said = _numbers(labels, predictions)
+    with np.errstate(over="ignore", invalid="ignore"):
+        missed, spread = ((truth - said) ** 2).sum(), ((truth - truth.mean()) ** 2).sum()
+        if np.ptp(truth) == 0 or spread == 0:
+            return float(missed == 0)
+        return float(1 - missed / spread)
+
+
+def _correlation(x: Array, y: Array) -> float:
+    if not np.isfinite(x).all() or not np.isfinite(y).all() or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return 0.0
+    # Scaled before they are multiplied: neither 1e200 nor 1e-200 may overflow or vanish.
+    x, y = x / np.abs(x).max(), y / np.abs(y).max()
+    x, y = x - x.mean(), y - y.mean()
+    norms = float(np.linalg.norm(x) * np.linalg.norm(y))
+    return float(np.clip(x @ y / norms, -1.0, 1.0)) if norms else 0.0
+
+
+def _numbers(labels: Any, predictions: Any) -> tuple[Array, Array]:
+    return _labels(as_floats(labels, "labels"), as_floats(predictions, "predictions"))
+
+
+METRICS: dict[str, Callable[[Any, Any], float]] = {
+    "accuracy": accuracy,
+    "exact_match": accuracy,
+    "precision": precision,
+    "recall": recall,
+    "f1": f1,
+    "macro_f1": macro_f1,
+    "micro_f1": micro_f1,
+    "weighted_f1": weighted_f1,
+    "matthews": matthews_correlation,
+    "matthews_correlation": matthews_correlation,
+    "roc_auc": roc_auc,
+    "average_precision": average_precision,
+    "pearson": pearson,
+    "spearman": spearman,
+    "mse": mse,
+    "mae": mae,
+    "r2": r2,
+}
+"""Every score by its name: (labels, predictions or, for the rankings, scores) -> float."""
+
+
+def metric_named(name: str) -> Callable[[Any, Any], float]:
+    """The score of that name, or an error that names the nearest."""
+    if name not in METRICS:
+        raise UsageError(f"There is no metric {name!r}.", nearest(name, METRICS))
+    return METRICS[name]
+
+
+# Tasks ---------------------------------------------------------------------------------------------
+
+
+def score(task: str, logits: Any, labels: Any) -> dict[str, float]:
+    """The task's metrics (`TASK_METRICS`) from raw logits [n, k]; those not defined on them are left out."""
+    outputs, truth = checked(task, logits, labels)
+    values = {name: metric_named(name)(truth, evidence(task, name, outputs)) for name in TASK_METRICS[task]}
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def probabilities(task: str, logits: Any) -> Array:
+    """Softmax for one label a row, sigmoid for several, the numbers themselves for regression."""
+    outputs = checked_logits(task, logits)
+    if task == "regression":
+        return outputs
+    # An infinite logit is certainty, not a nan.
+    outputs = np.nan_to_num(outputs, nan=np.nan, posinf=1e30, neginf=-1e30)
+    if task == "multilabel":
+        small = np.exp(-np.abs(outputs))
+        return np.asarray(np.where(outputs >= 0, 1.0, small) / (1.0 + small))
+    powers = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def predicted(task: str, logits: Any) -> Array:
+    """Class numbers [n], 0/1 columns [n, k] (probability at least 0.5), or numbers [n] for regression."""
+    outputs = checked_logits(task, logits)
+    if task == "regression":
+        return outputs[:, 0]
+    if task == "multilabel":
+        return (probabilities(task, outputs) >= 0.5).astype(np.int64)
+    # A nan never wins: a model that diverged has a score all the same.
+    return np.asarray(np.where(np.isnan(outputs), -np.inf, outputs).argmax(axis=1))
+
+
+def evidence(task: str, name: str, logits: Any) -> Array:
+    """What the metric of that name compares with the labels: predicted labels, or how sure the model is."""
+    if name not in FROM_MARGINS:
+        return predicted(task, logits)
+    outputs = checked_logits(task, logits)
+    # Differences of logits, not probabilities: those saturate at 1.0, and rows would tie.
+    with np.errstate(invalid="ignore"):
+        return outputs[:, 1] - outputs[:, 0] if task == "binary" else outputs
+
+
+def checked(task: str, logits: Any, labels: Any) -> tuple[Array, Array]:
+    """Logits [n, k] as float64 and labels of the task's shape and range."""
+    outputs = checked_logits(task, logits)
+    truth = as_array(labels, "labels")
+    check_rows(truth, outputs, ("labels", "logits"))
+    check_finite(truth, "labels")
+    if task == "multilabel":
+        if truth.shape != outputs.shape:
+            raise UsageError(f"labels has shape {truth.shape}, but logits {outputs.shape}.")
+        if not np.isin(truth, (0, 1)).all():
+            raise UsageError(f"labels holds {truth[~np.isin(truth, (0, 1))][0]!r}, but 0 or 1 is expected.")
+        return outputs, truth.astype(np.int64)
+    truth = flat_column(truth)
+    if truth.ndim != 1:
+        raise UsageError(f"labels has shape {truth.shape}, but {task} takes one label a row.")
+    if task == "regression":
+        return outputs, as_floats(truth, "labels")
+    _check_classes(truth, outputs.shape[1])
+    return outputs, truth.astype(np.int64)
+
+
+def checked_logits(task: str, logits: Any) -> Array:
+    """Logits as float64 [n, k], with the number of columns that the task has."""
+    if task not in MAIN_METRIC:
+        raise UsageError(f"There is no task {task!r}.", nearest(task, MAIN_METRIC))
+    outputs = as_floats(logits, "logits")
+    if task == "regression" and outputs.ndim == 1:
+        outputs = outputs[:, None]
+    width = {"binary": 2, "regression": 1}.get(task)
+    if outputs.ndim != 2 or (width is not None and outputs.shape[1] != width):
+        raise UsageError(f"logits has shape {outputs.shape}, but {task} takes [rows, {width or 'labels'}].")
+    return outputs
+
+
+def _check_classes(labels: Array, classes: int) -> None:
+    whole = labels.dtype.kind in "iu" or (labels.dtype.kind == "f" and (labels == np.floor(labels)).all())
+    wrong = labels[(labels < 0) | (labels >= classes)] if whole else labels
+    if len(wrong):
+        raise UsageError(
+            f"labels holds {wrong[0].item()!r}, but class numbers from 0 to {classes - 1} are expected.",
+            "Leave rows without a label out of the evaluation.",
+        )
