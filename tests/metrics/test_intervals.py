@@ -43,6 +43,16 @@ def test_bootstrap_by_counts_agrees_with_bootstrap_by_rows(name):
     assert (fast.low, fast.high) == pytest.approx((plain.low, plain.high), abs=0.02)
 
 
+@pytest.mark.parametrize("name", ["roc_auc", "average_precision"])
+def test_bootstrap_of_rankings_agrees_with_bootstrap_by_rows(name):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, (150, 2))
+    scores = (labels + rng.normal(size=(150, 2))).round(1)
+    fast = bootstrap(name, labels, scores, resamples=2000)
+    plain = bootstrap(lambda truth, said: METRICS[name](truth, said), labels, scores, resamples=1000)
+    assert (fast.low, fast.high) == pytest.approx((plain.low, plain.high), abs=0.02)
+
+
 def test_bootstrap_is_the_same_for_the_same_seed_only():
     labels, predictions = labels_and_predictions()
     assert bootstrap("f1", labels, predictions) == bootstrap("f1", labels, predictions)

@@ -18,6 +18,7 @@ import numpy as np
 
 from whet.errors import UsageError
 from whet.metrics import counts as of
+from whet.metrics import rankings
 from whet.metrics.arrays import Array, as_array, check_rows, flat_column
 from whet.metrics.scores import TASK_METRICS, checked, evidence, metric_named, one_label_a_row, score
 
@@ -25,20 +26,38 @@ Metric = str | Callable[[Array, Array], float]
 
 PROPORTIONS = frozenset({"accuracy", "exact_match"})
 
-_FROM_COUNTS: dict[str, Callable[[of.Counts], of.Floats]] = {
-    "accuracy": of.accuracy,
-    "exact_match": of.accuracy,
-    "precision": partial(of.of_class, of.precision, label=1),
-    "recall": partial(of.of_class, of.recall, label=1),
-    "f1": partial(of.of_class, of.f1, label=1),
-    "macro_f1": partial(of.averaged, of.f1, average="macro"),
-    "micro_f1": partial(of.averaged, of.f1, average="micro"),
-    "weighted_f1": partial(of.averaged, of.f1, average="weighted"),
-    "matthews": of.matthews,
-    "matthews_correlation": of.matthews,
+Weighted = Callable[[Array, Array, Array], Array]
+"""A metric of (labels, predictions, weights [..., n]): one value for each set of weights."""
+
+
+def _counted(measure: Callable[[of.Counts], of.Floats]) -> Weighted:
+    return lambda truth, said, weights: measure(of.count(truth, said, weights))
+
+
+def _averaged_f1(average: str) -> Weighted:
+    return lambda truth, said, weights: of.averaged(of.f1, of.count(truth, said, weights), average)
+
+
+def _of_class_1(measure: Callable[[of.Counts], of.Floats]) -> Weighted:
+    return lambda truth, said, weights: of.of_class(measure, of.count(truth, said, weights), 1)
+
+
+_WEIGHTED: dict[str, Weighted] = {
+    "accuracy": _counted(of.accuracy),
+    "exact_match": _counted(of.accuracy),
+    "precision": _of_class_1(of.precision),
+    "recall": _of_class_1(of.recall),
+    "f1": _of_class_1(of.f1),
+    "macro_f1": _averaged_f1("macro"),
+    "micro_f1": _averaged_f1("micro"),
+    "weighted_f1": _averaged_f1("weighted"),
+    "matthews": _counted(of.matthews),
+    "matthews_correlation": _counted(of.matthews),
+    "roc_auc": partial(rankings.ranked, rankings.roc_auc),
+    "average_precision": partial(rankings.ranked, rankings.average_precision),
 }
 
-_CELLS_AT_ONCE = 4_000_000  # 32 MB of float64: resamples are drawn in blocks of at most this many numbers
+_CELLS_AT_ONCE = 250_000  # resamples are drawn in blocks of at most this many numbers: they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -198,8 +217,8 @@ def _draws(
     if resamples < 1:
         raise UsageError(f"resamples={resamples}: at least 1 is needed.")
     random = np.random.default_rng(seed)
-    if isinstance(metric, str) and metric in _FROM_COUNTS:
-        yield from _count_draws(_FROM_COUNTS[metric], truth, said, resamples, random)
+    if isinstance(metric, str) and metric in _WEIGHTED:
+        yield from _weighted_draws(_WEIGHTED[metric], truth, said, resamples, random)
         return
     measure = metric_named(metric) if isinstance(metric, str) else metric
     for size in _blocks(resamples, len(truth)):
@@ -207,8 +226,8 @@ def _draws(
         yield tuple(np.array([measure(truth[pick], each[pick]) for pick in rows]) for each in said)
 
 
-def _count_draws(
-    measure: Callable[[of.Counts], of.Floats],
+def _weighted_draws(
+    measure: Weighted,
     truth: Array,
     said: tuple[Array, ...],
     resamples: int,
@@ -220,7 +239,7 @@ def _count_draws(
     _, where, times = np.unique(table, axis=0, return_index=True, return_counts=True)
     for size in _blocks(resamples, len(where)):
         weights = random.multinomial(len(truth), times / times.sum(), size=size)
-        yield tuple(measure(of.count(truth[where], each[where], weights)) for each in said)
+        yield tuple(measure(truth[where], each[where], weights) for each in said)
 
 
 def _blocks(resamples: int, width: int) -> Iterator[int]:

@@ -21,6 +21,7 @@ import numpy as np
 
 from whet.errors import UsageError, nearest
 from whet.metrics import counts as of
+from whet.metrics import rankings
 from whet.metrics.arrays import Array, as_array, as_floats, check_finite, check_rows, flat_column
 
 MAIN_METRIC = {
@@ -126,47 +127,17 @@ def _labels(labels: Any, predictions: Any) -> tuple[Array, Array]:
 
 def roc_auc(labels: Any, scores: Any) -> float:
     """Chance that a row of class 1 scores above one of class 0; the mean over columns if 2-D."""
-    return _ranking(_roc_auc, labels, scores)
+    return _ranking(rankings.roc_auc, labels, scores)
 
 
 def average_precision(labels: Any, scores: Any) -> float:
     """Mean precision at each row of class 1, best score first; the mean over columns if 2-D."""
-    return _ranking(_average_precision, labels, scores)
+    return _ranking(rankings.average_precision, labels, scores)
 
 
-def _ranking(measure: Callable[[Array, Array], float], labels: Any, scores: Any) -> float:
+def _ranking(measure: rankings.Ranking, labels: Any, scores: Any) -> float:
     truth, values = _labels(labels, as_floats(scores, "scores"))
-    if np.isnan(values).any():
-        return math.nan
-    if truth.ndim == 1:
-        return measure(truth == 1, values)
-    columns = [measure(truth[:, k] == 1, values[:, k]) for k in range(truth.shape[1])]
-    defined = [value for value in columns if not math.isnan(value)]
-    return sum(defined) / len(defined) if defined else math.nan
-
-
-def _roc_auc(positive: Array, scores: Array) -> float:
-    ones = int(positive.sum())
-    zeros = len(positive) - ones
-    if not ones or not zeros:
-        return math.nan
-    return float((_ranks(scores)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
-
-
-def _average_precision(positive: Array, scores: Array) -> float:
-    if not positive.any():
-        return math.nan
-    order = np.argsort(-scores, kind="stable")
-    last_of_tie = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
-    hits = np.cumsum(positive[order])[last_of_tie]
-    gained = np.diff(hits, prepend=0) / positive.sum()
-    return float((gained * hits / (last_of_tie + 1)).sum())
-
-
-def _ranks(values: Array) -> Array:
-    """Ranks from 1; equal values share the mean of theirs."""
-    _, group, size = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(size) - (size - 1) / 2)[group]
+    return math.nan if np.isnan(values).any() else float(rankings.ranked(measure, truth, values))
 
 
 def log_loss(labels: Any, probabilities: Any) -> float:
@@ -231,6 +202,12 @@ def _correlation(x: Array, y: Array) -> float:
     x, y = x - x.mean(), y - y.mean()
     norms = float(np.linalg.norm(x) * np.linalg.norm(y))
     return float(np.clip(x @ y / norms, -1.0, 1.0)) if norms else 0.0
+
+
+def _ranks(values: Array) -> Array:
+    """Ranks from 1; equal values share the mean of theirs."""
+    _, group, size = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(size) - (size - 1) / 2)[group]
 
 
 def _numbers(labels: Any, predictions: Any) -> tuple[Array, Array]:
