@@ -46,6 +46,8 @@ class Start(Record):
     higher_is_better: bool
     majority: dict[str, Any]
     """The score of always giving the commonest answer: `label` and the value of each metric it has."""
+    evaluations: int = 0
+    """How many evaluations the plan holds."""
     overlap: float = 0.0
     """Share of evaluation rows whose normalised text also stands in the training split."""
     time: str = ""
@@ -150,23 +152,24 @@ def from_line(line: str) -> Record | None:
 
 
 def replay(records: Iterable[Record]) -> Iterator[Record]:
-    """The records that count: a `Resume` takes back everything past its step, and the save at it.
-
-    The save at the step is written again after the resume, because a process can die between completing a
-    checkpoint and recording it.
-    """
+    """The records that count: a `Resume` takes back everything that is done again after it."""
     kept: list[Record] = []
     for record in records:
         if isinstance(record, Resume):
-            at = record.step
-            kept = [
-                old
-                for old in kept
-                if isinstance(old, Resume)
-                or (old.step <= at and not isinstance(old, End) and not (isinstance(old, Save) and old.step == at))
-            ]
+            kept = [old for old in kept if not _taken_back(old, record.step)]
         kept.append(record)
     yield from kept
+
+
+def _taken_back(record: Record, step: int) -> bool:
+    """Whether resuming from this step does again what the record says."""
+    if isinstance(record, Resume):
+        return False
+    if isinstance(record, Save) and record.step == step:
+        # Written again after the resume: a process can die between completing a checkpoint and recording it.
+        return True
+    at_the_end = isinstance(record, End) or (isinstance(record, Evaluation) and record.split == "test")
+    return at_the_end or record.step > step
 
 
 def without_timings(record: Record) -> dict[str, Any]:

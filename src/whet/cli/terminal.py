@@ -1,0 +1,131 @@
+"""What a person sees while a run goes on: progress on stderr, the result on stdout."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from whet.records import Evaluation, Record, Start, Step
+from whet.runs.progress import Progress, duration, progress
+
+if TYPE_CHECKING:
+    from whet.prepare import Job
+    from whet.run import Run
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+class Terminal:
+    """A live line on a terminal; off a terminal, one plain line an evaluation."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self.records: list[Record] = []
+        self.live: Any = None
+        self._is_terminal = sys.stderr.isatty()
+
+    def __enter__(self) -> Terminal:
+        if self._is_terminal and not self.quiet:
+            from rich.console import Console
+            from rich.live import Live
+
+            self.live = Live(console=Console(stderr=True), refresh_per_second=8, transient=True)
+            self.live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        if self.quiet:
+            return
+        if self.live is not None:
+            from rich.text import Text
+
+            self.live.console.print(Text(line))
+        else:
+            click.echo(line, err=True)
+
+    def listen(self, event: Any, job: Job) -> None:
+        """An event of the training loop."""
+        if not isinstance(event, Record):
+            return
+        self.records.append(event)
+        if isinstance(event, Evaluation):
+            self.say(evaluation_line(event, job.metric, progress(self.records)))
+        if self.live is not None:
+            from rich.text import Text
+
+            self.live.update(Text(self._line(job.metric)))
+
+    def _line(self, metric: str) -> str:
+        now = progress(self.records)
+        steps = [record for record in self.records if isinstance(record, Step)]
+        losses = [record.loss for record in steps]
+        done = round(now.share * 20)
+        parts = [f"{'━' * done}{'╌' * (20 - done)} {now.step}/{now.total}"]
+        if losses:
+            parts.append(f"loss {losses[-1]:.4f} {sparkline(losses[-12:])}")
+            parts.append(f"{steps[-1].rows_per_second:.0f} rows/s")
+        parts.append(f"{duration(now.eta_seconds)} left")
+        return "  ".join(parts)
+
+
+def evaluation_line(record: Evaluation, metric: str, now: Progress) -> str:
+    """One plain line an evaluation."""
+    score = record.metrics.get(metric, record.loss)
+    left = "" if not now.eta_seconds else f"  {duration(now.eta_seconds)} left"
+    star = " *" if record.best else ""
+    return (
+        f"step {record.step:>6}/{now.total}  epoch {record.epoch:5.2f}  loss {record.loss:.4f}  "
+        f"{metric} {score:.4f}{star}{left}"
+    )
+
+
+def sparkline(values: list[float]) -> str:
+    """Values as small bars."""
+    finite = [value for value in values if value == value]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    span = (high - low) or 1.0
+    return "".join(BARS[round((value - low) / span * 7)] if value == value else " " for value in values)
+
+
+def show_result(run: Run) -> None:
+    """The score beside the majority's, where the run is, how to load the model."""
+    summary = run.summary()
+    start = next((record for record in run.records if isinstance(record, Start)), None)
+    metrics, majority = summary["metrics"], summary["majority"]
+    for split, prefix in (("validation", ""), ("test", "test_")):
+        shown = [
+            f"{name} {metrics[prefix + name]:.4f}"
+            for name in _main_metrics(start)
+            if prefix + name in metrics
+        ]
+        if shown:
+            click.echo(f"{split:<11}{', '.join(shown)}")
+    if majority:
+        click.echo(f"{'majority':<11}{majority['metric']} {majority['value']:.4f} (always {majority['label']!r})")
+    click.echo(f"{'verdict':<11}{summary['verdict']['sentence']}")
+    click.echo(f"{'run':<11}{run.path}")
+    click.echo(f"\n{load_snippet(run)}")
+
+
+def load_snippet(run: Run) -> str:
+    """Code that loads the model, fit for this run: with a pair where the model reads pairs."""
+    columns = run.folder.data.get("columns", {})
+    arguments = '"A text.", "Another one."' if columns.get("pair") else '"A text."'
+    return f"import whet\nmodel = whet.load({str(run.path)!r})\nprint(model.predict({arguments}))"
+
+
+def _main_metrics(start: Start | None) -> list[str]:
+    if start is None:
+        return []
+    known = {"binary": ["accuracy", "f1"], "multiclass": ["accuracy", "macro_f1"], "multilabel": ["micro_f1", "macro_f1"]}
+    return known.get(start.task, ["pearson", "spearman"])

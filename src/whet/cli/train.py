@@ -1,0 +1,61 @@
+"""`whet train SOURCE`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from whet.cli.options import resolve, settings_options
+
+
+@click.command()
+@click.argument("source", required=False)
+@settings_options("data", "model", "train", "evaluate", "run")
+@click.option("--config", "config_file", metavar="FILE.toml", help="Read settings from a file.")
+@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any setting by its name.")
+@click.option("--accept-changes", is_flag=True, help="Resume although settings or data changed.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and stop.")
+@click.option("--quiet", is_flag=True, help="No progress, only the result.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def train(
+    source: str | None,
+    config_file: str | None,
+    assignments: tuple[str, ...],
+    accept_changes: bool,
+    dry_run: bool,
+    quiet: bool,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Fine-tune a model on labelled text.
+
+    SOURCE is a file, a folder of train/validation/test files, a hub name, or sample/pairs.
+    Running the same command again goes on with a run that was interrupted.
+    """
+    if source is not None:
+        flags["source"] = source
+    config = resolve(flags, config_file, assignments)
+    if not config.data.source:
+        raise click.UsageError("Missing SOURCE. Try: whet train sample/pairs")
+
+    from whet.cli.terminal import Terminal, show_result
+
+    terminal = Terminal(quiet=quiet)
+    if dry_run:
+        from whet.train import rehearse
+
+        rehearse(config.data.source, config, say=terminal.say)
+        return
+
+    from whet.train import train_run
+
+    with terminal:
+        run = train_run(
+            config.data.source, config, accept_changes=accept_changes, say=terminal.say, listen=terminal.listen
+        )
+    if as_json:
+        click.echo(json.dumps(run.summary()))
+    else:
+        show_result(run)

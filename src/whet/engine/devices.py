@@ -1,0 +1,85 @@
+"""Which device computes, in which precision, and which of several processes this one is."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from whet.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The device and the precision that were chosen, with the reason in words."""
+
+    device: torch.device
+    precision: str
+    why: str
+
+    @property
+    def bf16(self) -> bool:
+        return self.precision == "bf16"
+
+
+def choose_hardware(device: str = "auto", precision: str = "auto") -> Hardware:
+    """The asked-for device, or the best there is; `auto` precision is bf16 only where it is native."""
+    found = _device(device)
+    native, reason = _native_bf16(found)
+    if precision == "auto":
+        return Hardware(found, "bf16" if native else "float32", reason)
+    if precision == "bf16" and found.type == "mps":
+        raise UsageError("precision is 'bf16' and the device is mps, which trains in float32 here.")
+    if found.type == "cuda" and precision == "float32":
+        # Asked-for float32 is honoured to the letter: no tf32 in matrix products.
+        torch.backends.cuda.matmul.allow_tf32 = False
+    return Hardware(found, precision, "asked for")
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        if torch.backends.mps.is_available():
+            return torch.device("mps")
+        return torch.device("cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"device is {name!r}.", "It must be auto, cpu, cuda, cuda:N or mps.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device is {name!r} and torch sees no CUDA device.", "Leave --device out to use the CPU.")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UsageError("device is 'mps' and torch sees no MPS device.", "Leave --device out to use the CPU.")
+    return device
+
+
+def _native_bf16(device: torch.device) -> tuple[bool, str]:
+    if device.type == "cuda":
+        native = torch.cuda.get_device_capability(device) >= (8, 0)
+        return native, "the GPU computes bf16 natively" if native else "the GPU has no native bf16"
+    if device.type == "cpu":
+        checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+        native = any(getattr(torch.cpu, check, bool)() for check in checks)
+        return native, "the CPU computes bf16 natively" if native else "the CPU has no native bf16"
+    return False, f"{device.type} trains in float32 here"
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for queued work, so that a clock read after it is true."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """Peak memory of this process: on the GPU where it computes there, else of the host."""
+    import resource
+    import sys
+
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20

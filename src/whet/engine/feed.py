@@ -1,0 +1,99 @@
+"""Where the engine's batches come from: rows by number in, tensors on the device out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whet.data.batches import Order, pack, pad
+from whet.data.tokens import Tokens
+from whet.engine.losses import Loss
+from whet.engine.packed import Layout, PackedModel, make_layout, why_not_packed
+
+Rows = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tensors on the device; `layout` is there where the rows are packed and not padded."""
+
+    inputs: dict[str, Tensor]
+    labels: Tensor | None
+    layout: Layout | None = None
+
+    @property
+    def tokens(self) -> int:
+        return int(next(iter(self.inputs.values())).numel())
+
+
+class Feed(Protocol):
+    """A training split in its order."""
+
+    order: Order
+
+    def batch(self, rows: Rows) -> Batch:
+        """These rows, ready for the model."""
+
+    def weight(self, rows: Rows) -> float:
+        """What the loss over these rows is divided by."""
+
+
+class Network:
+    """A classifier that takes a batch and gives logits, packed where the model can be."""
+
+    def __init__(self, model: Any, device: torch.device, *, packed: bool = True) -> None:
+        self.model = model.to(device)
+        self.device = device
+        self.why_padded = why_not_packed(model) if packed else "padding was asked for"
+        self._packed = None if self.why_padded else PackedModel(model)
+
+    @property
+    def is_packed(self) -> bool:
+        return self._packed is not None
+
+    def logits(self, batch: Batch) -> Tensor:
+        if self._packed is not None and batch.layout is not None:
+            return self._packed(batch.inputs, batch.layout)
+        return self.model(**batch.inputs).logits  # type: ignore[no-any-return]
+
+    def collate(self, tokens: Tokens, rows: Rows) -> Batch:
+        """Rows of a token table as this network likes them best."""
+        if self._packed is None:
+            pad_id = self.model.config.pad_token_id or 0
+            return to_device(pad(tokens, rows, pad_id=pad_id), self.device)
+        packed = pack(tokens, rows)
+        inputs = {"input_ids": packed.input_ids, "position_ids": packed.position_ids + self._packed.shift}
+        if packed.token_type_ids is not None:
+            inputs["token_type_ids"] = packed.token_type_ids
+        tensors = {name: torch.from_numpy(array)[None].to(self.device) for name, array in inputs.items()}
+        labels = None if packed.labels is None else torch.from_numpy(packed.labels).to(self.device)
+        return Batch(tensors, labels, make_layout(packed.cu_seqlens, self.device))
+
+
+def to_device(arrays: Mapping[str, Any], device: torch.device) -> Batch:
+    """A padded batch of arrays or tensors by name; `labels` apart."""
+    tensors = {name: torch.as_tensor(value).to(device) for name, value in arrays.items()}
+    labels = tensors.pop("labels", None)
+    return Batch(tensors, labels)
+
+
+@dataclass(frozen=True)
+class TokenFeed:
+    """The rows of a token table."""
+
+    tokens: Tokens
+    order: Order
+    network: Network
+    loss: Loss
+
+    def batch(self, rows: Rows) -> Batch:
+        return self.network.collate(self.tokens, rows)
+
+    def weight(self, rows: Rows) -> float:
+        assert self.tokens.labels is not None
+        return self.loss.weight(self.tokens.labels[rows])

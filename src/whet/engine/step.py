@@ -1,0 +1,123 @@
+"""One optimizer step, in the only correct order: forward, backward, clip, optimizer, schedule, zero.
+
+Nothing here reads a number back from the device: losses are summed there, and a step whose gradients are not finite
+is kept from the weights there too, together with every later one, so the state stays the last good one until the
+next log, evaluation or save looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whet.engine.devices import Hardware
+from whet.engine.feed import Batch, Feed, Rows
+
+LossOf = Callable[[Batch], Tensor]
+"""A batch to the sum of its rows' losses."""
+
+
+@dataclass
+class Window:
+    """What happened since the last log: sums that stay on the device."""
+
+    loss: Tensor
+    grad_norm: Tensor
+    first_bad: Tensor
+    """The first step whose loss or gradients were not finite; -1 while there is none."""
+    steps: int = 0
+    rows: int = 0
+
+    @classmethod
+    def empty(cls, device: torch.device) -> Window:
+        zero = torch.zeros((), dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
+        return cls(zero, zero.clone(), torch.full((), -1, dtype=torch.int64, device=device))
+
+    def clear(self) -> None:
+        self.loss.zero_()
+        self.steps = self.rows = 0
+
+
+@dataclass
+class Stepper:
+    """Turns the rows of a step into a step of the optimizer."""
+
+    model: torch.nn.Module
+    loss_of: LossOf
+    optimizer: torch.optim.Optimizer
+    hardware: Hardware
+    clip: float
+    seed: int
+    micro_rows: int
+    """Most rows in one forward pass; halved when memory runs out."""
+    rank: int = 0
+    synchronized: Callable[[], None] | None = None
+    """Averages gradients over processes, where there are several."""
+    parameters: list[Tensor] = field(init=False)
+    window: Window = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.window = Window.empty(self.hardware.device)
+
+    def __call__(self, step: int, feed: Feed, rows: Rows, share: Rows, rate: float) -> None:
+        """Step number `step`, counted from 0, on `rows`; this process computes `share` of them."""
+        weight = feed.weight(rows)
+        seed_step(self.seed, step, self.rank)
+        self.model.train()
+        loss = torch.zeros((), device=self.hardware.device)
+        for part in split(share, self.micro_rows):
+            loss += self.backward(feed.batch(part), weight)
+        if self.synchronized is not None:
+            self.synchronized()
+        self._update(step, loss, rate)
+        self.window.steps += 1
+        self.window.rows += len(rows)
+
+    def backward(self, batch: Batch, weight: float) -> Tensor:
+        with precision(self.hardware):
+            loss = self.loss_of(batch) / weight
+        loss.backward()
+        return loss.detach()
+
+    def _update(self, step: int, loss: Tensor, rate: float) -> None:
+        limit = self.clip if self.clip > 0 else float("inf")
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
+        good = torch.isfinite(norm) & torch.isfinite(loss) & (self.window.first_bad < 0)
+        self.window.first_bad.copy_(torch.where(good | (self.window.first_bad >= 0), self.window.first_bad, step))
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        if self.hardware.device.type == "cpu":
+            if bool(good):
+                self.optimizer.step()
+        else:
+            # The fused update skips itself on the device when this is 1.
+            self.optimizer.found_inf = (~good).float()  # type: ignore[attr-defined]
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.window.loss += torch.where(good, loss, float("nan")).to(self.window.loss.dtype)
+        self.window.grad_norm.copy_(norm)
+
+
+def precision(hardware: Hardware) -> AbstractContextManager[Any]:
+    """bf16 in matrix products with float32 weights, or plain float32."""
+    if hardware.bf16:
+        return torch.autocast(hardware.device.type, torch.bfloat16)
+    return nullcontext()
+
+
+def seed_step(seed: int, step: int, rank: int = 0) -> None:
+    """Dropout is a function of (seed, step): there is no generator state to lose or to restore."""
+    mixed = np.random.SeedSequence([seed, step, rank]).generate_state(2, np.uint32)
+    torch.manual_seed(int(mixed[0]) << 32 | int(mixed[1]))
+
+
+def split(rows: Rows, most: int) -> Sequence[Rows]:
+    """Parts of at most so many rows, in order."""
+    return [rows[start : start + most] for start in range(0, len(rows), most)]

@@ -1,0 +1,71 @@
+"""What a run will take, said before it starts: measured on one real batch, not guessed."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from whet.engine.devices import peak_memory_mb, synchronize
+from whet.engine.model import parameter_count
+from whet.errors import EnvironmentFault
+from whet.prepare import Job
+from whet.runs.progress import duration
+
+BYTES_A_PARAMETER = 12  # float32 weights and two moments
+FORWARD_SHARE = 1 / 3  # of a training step: the backward pass costs about twice the forward pass
+
+
+@dataclass(frozen=True)
+class Estimate:
+    steps: int
+    seconds: float
+    memory_mb: float
+    checkpoints: int
+    disk_mb: float
+
+    def sentence(self) -> str:
+        return (
+            f"{self.steps} steps, about {duration(self.seconds)}, {self.memory_mb / 1024:.1f} GB of memory, "
+            f"{self.checkpoints} checkpoints ({self.disk_mb / 1024:.1f} GB on disk at most)."
+        )
+
+
+def estimate(job: Job) -> Estimate:
+    """Time one batch forward and backward, twice; the second counts. The weights are not touched."""
+    steps = job.plan.total_steps - job.state.step
+    row_seconds = _seconds_a_row(job)
+    config = job.prepared.config
+    evaluations = sum(job.plan.evaluate(step) for step in range(job.state.step + 1, job.plan.total_steps + 1))
+    saves = sum(job.plan.save(step) for step in range(job.state.step + 1, job.plan.total_steps + 1))
+    measured = min(config.evaluate.probe_rows, len(job.feed.tokens)) + len(job.prepared.tokens.get("validation", ()))
+    seconds = steps * job.feed.order.batch_size * row_seconds + evaluations * measured * row_seconds * FORWARD_SHARE
+    checkpoint_mb = parameter_count(job.network.model) * BYTES_A_PARAMETER / 2**20
+    kept = min(saves, config.run.keep + 2)  # the best, and one being written
+    memory = peak_memory_mb(job.hardware.device) + checkpoint_mb
+    return Estimate(steps, seconds, memory, saves, kept * checkpoint_mb + checkpoint_mb / 3)
+
+
+def require_disk(path: Path, needed: Estimate) -> None:
+    """Stop before training when the disk cannot hold what will be written."""
+    existing = next(parent for parent in (path, *path.resolve().parents) if parent.exists())
+    free = shutil.disk_usage(existing).free / 2**20
+    if free < needed.disk_mb:
+        raise EnvironmentFault(
+            f"The run needs about {needed.disk_mb:.0f} MB in {str(path)!r}, and {free:.0f} MB are free.",
+            "Make room, choose another --run, or keep fewer checkpoints with --keep 1.",
+        )
+
+
+def _seconds_a_row(job: Job) -> float:
+    rows = job.feed.order.batch(0, 0)[: job.stepper.micro_rows]
+    started = 0.0
+    job.network.model.train()
+    for _ in range(2):
+        synchronize(job.hardware.device)
+        started = time.monotonic()
+        job.stepper.backward(job.feed.batch(rows), weight=1.0)
+        synchronize(job.hardware.device)
+        job.stepper.optimizer.zero_grad(set_to_none=True)
+    return (time.monotonic() - started) / len(rows)

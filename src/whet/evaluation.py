@@ -1,0 +1,96 @@
+"""An evaluation of a job: validation rows and the training probe, in evaluation mode, as one record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from whet.engine.evaluate import compute_logits, confusion_matrix, most_wrong, probe_rows
+from whet.metrics.scores import predicted, probabilities, score
+from whet.prepare import Job
+from whet.records import Evaluation
+
+if TYPE_CHECKING:
+    from whet.engine.loop import State
+
+Array = np.ndarray[Any, Any]
+SHOWN_CHARACTERS = 300
+
+
+class Evaluator:
+    """Called by the loop with the state; also evaluates other splits once training is over."""
+
+    def __init__(self, job: Job, between: Callable[[], None]) -> None:
+        self.job, self.between = job, between
+        config = job.prepared.config
+        self.batch_rows = config.evaluate.eval_batch_size
+        self.probe = probe_rows(len(job.feed.tokens), config.evaluate.probe_rows, config.train.seed)
+
+    def __call__(self, state: State) -> Evaluation:
+        started = time.monotonic()
+        record, _ = self.measure("validation", state)
+        logits = self.logits("train", self.probe)
+        labels = self.job.prepared.labels("train")
+        assert labels is not None
+        probe_loss = self.job.loss.mean(logits, labels[self.probe]) if len(self.probe) else None
+        return _replaced(record, probe_loss=probe_loss, seconds=round(time.monotonic() - started, 3))
+
+    def measure(self, split: str, state: State) -> tuple[Evaluation, Array]:
+        """The record of one split, and its logits in input order."""
+        logits, labels = self.logits(split), self.job.prepared.labels(split)
+        assert labels is not None
+        task = self.job.prepared.examples.task
+        record = Evaluation(
+            step=state.step,
+            epoch=round(state.step / self.job.feed.order.steps_per_epoch, 6),
+            split=split,
+            loss=self.job.loss.mean(logits, labels),
+            metrics=score(task.kind, logits, labels),
+            rows=len(labels),
+        )
+        if task.kind in ("binary", "multiclass"):
+            answers = np.asarray(predicted(task.kind, logits))
+            record = _replaced(
+                record,
+                confusion=confusion_matrix(labels, answers, len(task.labels)),
+                worst=self._worst(split, logits, labels, answers),
+            )
+        return record, logits
+
+    def logits(self, split: str, rows: Array | None = None) -> Array:
+        job = self.job
+        return compute_logits(
+            job.network,
+            job.prepared.tokens[split],
+            job.hardware,
+            batch_rows=self.batch_rows,
+            rows=rows,
+            between=self.between,
+        )
+
+    def _worst(self, split: str, logits: Array, labels: Array, answers: Array) -> list[dict[str, Any]]:
+        """The most wrong rows with their text, so that a page can show them without the data set."""
+        examples, task = self.job.prepared.examples, self.job.prepared.examples.task
+        rows = []
+        for index, own in most_wrong(np.asarray(probabilities(task.kind, logits)), labels):
+            example = examples.splits[split][index]
+            shown = {name: example[name][:SHOWN_CHARACTERS] for name in ("text", "pair") if name in example}
+            rows.append(
+                {
+                    "row": example["row"],
+                    **shown,
+                    "label": task.labels[labels[index]],
+                    "predicted": task.labels[answers[index]],
+                    "probability": round(own, 6),
+                }
+            )
+        return rows
+
+
+def _replaced(record: Evaluation, **changes: Any) -> Evaluation:
+    import dataclasses
+
+    return dataclasses.replace(record, **changes)

@@ -1,0 +1,205 @@
+"""What a run writes besides its records: who it is at the start; model, predictions and report at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import whet
+from whet.engine.checkpoint import CheckpointFolder, load
+from whet.engine.model import save_model
+from whet.engine.tensors import load_model_tensors
+from whet.errors import ArtifactError
+from whet.evaluation import Evaluator
+from whet.metrics.baseline import majority
+from whet.metrics.scores import predicted, probabilities
+from whet.prepare import Job, Say
+from whet.records import Record, Start
+from whet.runs.store import RunFolder
+
+if TYPE_CHECKING:
+    from whet.data.columns import Task
+
+Array = np.ndarray[Any, Any]
+PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "safetensors", "numpy", "scikit-learn")
+
+
+def describe_run(folder: RunFolder, job: Job) -> None:
+    """data.json and environment.json: what is trained on, and what computes."""
+    prepared = job.prepared
+    folder.write_json(
+        "data.json",
+        {
+            "origin": prepared.examples.origin,
+            "fingerprint": prepared.examples.fingerprint,
+            "task": prepared.examples.task.kind,
+            "labels": list(prepared.examples.task.labels),
+            "columns": dataclasses.asdict(prepared.examples.columns),
+            "rows": {name: len(tokens) for name, tokens in prepared.tokens.items()},
+            "max_length": prepared.max_length,
+            "truncation": {name: dataclasses.asdict(tokens.ledger) for name, tokens in prepared.tokens.items()},
+            "audit": prepared.audit.as_dict(),
+        },
+    )
+    folder.write_json("environment.json", describe_environment(job))
+
+
+def describe_environment(job: Job) -> dict[str, Any]:
+    """Versions, device, precision, and the path the engine takes with the reason."""
+    import torch
+
+    device = job.hardware.device
+    return {
+        "whet": whet.__version__,
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "device": str(device),
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "precision": job.hardware.precision,
+        "precision_why": job.hardware.why,
+        "batches": "packed" if job.network.is_packed else "padded",
+        "batches_why": job.network.why_padded or "rows lie one after another, without padding",
+    }
+
+
+def start_record(job: Job) -> Start:
+    """What must be known to read the curves."""
+    from whet.train import now
+
+    task, tokens = job.prepared.examples.task, job.prepared.tokens
+    return Start(
+        step=0,
+        total_steps=job.plan.total_steps,
+        steps_per_epoch=job.feed.order.steps_per_epoch,
+        task=task.kind,
+        labels=list(task.labels),
+        rows={name: len(split) for name, split in tokens.items()},
+        prior={name: _prior(task, split.labels) for name, split in tokens.items() if split.labels is not None},
+        metric=job.metric,
+        higher_is_better=job.plan.higher_is_better,
+        majority=majority_answer(job, "validation"),
+        evaluations=sum(job.plan.evaluate(step) for step in range(1, job.plan.total_steps + 1)),
+        overlap=job.prepared.audit.overlap,
+        time=now(),
+    )
+
+
+def majority_answer(job: Job, split: str) -> dict[str, Any]:
+    """The score of always giving the commonest answer of the training rows."""
+    train, labels = job.prepared.labels("train"), job.prepared.labels(split)
+    if train is None or labels is None or not len(labels):
+        return {}
+    task = job.prepared.examples.task
+    found = majority(task.kind, train, labels)
+    answer: Any = found.label
+    if task.kind in ("binary", "multiclass"):
+        answer = task.labels[int(found.label)]
+    elif task.kind == "multilabel":
+        answer = [name for name, chosen in zip(task.labels, found.label, strict=True) if chosen]
+    return {"label": answer, "metric": found.metric, "value": found.value, **found.scores}
+
+
+def finish(
+    folder: RunFolder,
+    job: Job,
+    checkpoints: CheckpointFolder,
+    evaluator: Evaluator,
+    append: Callable[[Record], None],
+    say: Say,
+) -> None:
+    """The best step's weights, a last look at the test rows, predictions, the report."""
+    checkpoints.wait()
+    best = job.state.best_step if job.state.best_step >= 0 else job.state.step
+    if best != job.state.step:
+        load_model_tensors(load(checkpoints.folder(best)).tensors["model"], job.network.model)
+    logits: dict[str, Array] = {}
+    for split in ("validation", "test"):
+        if split not in job.prepared.tokens:
+            continue
+        if job.prepared.labels(split) is None:
+            logits[split] = evaluator.logits(split)
+        else:
+            record, logits[split] = evaluator.measure(split, job.state)
+            if split == "test":
+                append(record)
+    write_model(folder, job)
+    write_predictions(folder.path / "predictions.parquet", job, logits)
+
+
+def write_model(folder: RunFolder, job: Job) -> None:
+    """model/, whole or not at all."""
+    scratch, target = folder.path / ".model.tmp", folder.model
+    shutil.rmtree(scratch, ignore_errors=True)
+    if target.is_symlink():
+        raise ArtifactError(f"{str(target)!r} is a link, which a run folder never holds.")
+    save_model(job.network.model, job.prepared.tokenizer, scratch)
+    shutil.rmtree(target, ignore_errors=True)
+    os.replace(scratch, target)
+
+
+def write_predictions(path: Path, job: Job, logits: dict[str, Array]) -> None:
+    """Every validation and test row in input order: text, label, what was predicted and how surely."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = [_predictions_table(job, split, values) for split, values in logits.items()]
+    if not tables:
+        return
+    scratch = path.with_name(f".{path.name}.tmp")
+    pq.write_table(pa.concat_tables(tables), scratch)
+    os.replace(scratch, path)
+
+
+def _predictions_table(job: Job, split: str, logits: Array) -> Any:
+    import pyarrow as pa
+
+    task, rows = job.prepared.examples.task, job.prepared.examples.splits[split]
+    columns: dict[str, Any] = {
+        "split": pa.array([split] * len(rows)),
+        "row": pa.array(rows["row"][:], pa.int64()),
+        "text": pa.array(rows["text"][:], pa.large_string()),
+    }
+    if "pair" in rows.column_names:
+        columns["pair"] = pa.array(rows["pair"][:], pa.large_string())
+    label_type = {"multilabel": pa.list_(pa.float32()), "regression": pa.float32()}.get(task.kind, pa.int64())
+    columns["label"] = pa.array(rows["label"][:] if "label" in rows.column_names else [None] * len(rows), label_type)
+    answers, likely = np.asarray(predicted(task.kind, logits)), np.asarray(probabilities(task.kind, logits))
+    if task.kind == "multilabel":
+        columns["predicted"] = pa.array(list(answers.astype(np.float32)), label_type)
+        columns["probability"] = pa.array(likely.max(axis=1).astype(np.float32))
+    elif task.kind == "regression":
+        columns["predicted"] = pa.array(answers.reshape(-1).astype(np.float32))
+        columns["probability"] = pa.nulls(len(rows), pa.float32())
+    else:
+        columns["predicted"] = pa.array(answers.astype(np.int64))
+        columns["probability"] = pa.array(likely.max(axis=1).astype(np.float32))
+    columns["logits"] = pa.array(list(logits), pa.list_(pa.float32()))
+    return pa.table(columns)
+
+
+def _prior(task: Task, labels: Array) -> list[float]:
+    if task.kind == "regression":
+        return []
+    if task.kind == "multilabel":
+        return [float(share) for share in labels.mean(axis=0)]
+    counts = np.bincount(labels, minlength=len(task.labels))
+    return [float(count) / max(1, len(labels)) for count in counts]
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,184 @@
+"""From settings and a source to everything that a run needs: examples, tokens, model, plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from whet.config import Config
+from whet.data.audit import Audit, audit
+from whet.data.cache import cache_root
+from whet.data.examples import Examples, load_examples
+from whet.data.tokens import Tokens, tokenize
+from whet.errors import DataError, UsageError, nearest
+
+if TYPE_CHECKING:
+    from whet.engine.devices import Hardware
+    from whet.engine.feed import Network, TokenFeed
+    from whet.engine.loop import Plan, State
+    from whet.engine.losses import Loss
+    from whet.engine.optim import Rate
+    from whet.engine.step import Stepper
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What can be known before a model is loaded."""
+
+    config: Config
+    examples: Examples
+    audit: Audit
+    tokenizer: Any
+    tokens: dict[str, Tokens]
+    max_length: int
+
+    def labels(self, split: str) -> np.ndarray[Any, Any] | None:
+        return self.tokens[split].labels if split in self.tokens else None
+
+
+@dataclass
+class Job:
+    """What trains: the model and all around it, ready to take the first step or to be restored."""
+
+    prepared: Prepared
+    network: Network
+    hardware: Hardware
+    loss: Loss
+    feed: TokenFeed
+    stepper: Stepper
+    plan: Plan
+    rate: Rate
+    state: State
+    metric: str
+    said: list[str] = field(default_factory=list)
+
+
+def read_examples(source: Any, config: Config, say: Say) -> tuple[Examples, Audit]:
+    """The data, what was understood, and what is wrong with it; errors stop here, before time is spent."""
+    examples = load_examples(source, config.data)
+    for line in examples.said:
+        say(line)
+    report = audit(examples)
+    report.stop_unless_allowed(config.data.allow)
+    if "train" not in examples.splits:
+        raise DataError(f"{config.data.source!r} has no training rows.")
+    return examples, report
+
+
+def make_tokens(
+    config: Config, examples: Examples, report: Audit, say: Say, between: Callable[[], None] = lambda: None
+) -> Prepared:
+    """Token tables of every split, from the cache where the same texts were tokenized before."""
+    from whet.engine.model import length_limit, load_config, load_tokenizer
+
+    tokenizer = load_tokenizer(config.model.model, config.model)
+    limit = length_limit(tokenizer, load_config(config.model.model, config.model), config.model.max_length)
+    tokens = {}
+    for name, split in examples.splits.items():
+        tokens[name] = tokenize(
+            split,
+            tokenizer,
+            max_length=limit,
+            task=examples.task,
+            cache=cache_root(),
+            on_progress=lambda rows: between(),
+        )
+        cut = tokens[name].ledger
+        if cut.rows:
+            share = 100 * cut.rows / len(tokens[name])
+            say(f"Truncated to {limit} tokens: {cut.rows} {name} rows ({share:.1f}%), {cut.tokens} tokens.")
+    return Prepared(config, examples, report, tokenizer, tokens, limit)
+
+
+def make_job(prepared: Prepared, say: Say) -> Job:
+    """Load the model and lay out the whole training."""
+    from whet.data.batches import Order
+    from whet.engine.devices import choose_hardware
+    from whet.engine.feed import Network, TokenFeed
+    from whet.engine.loop import State
+    from whet.engine.losses import Loss, balanced_weights
+    from whet.engine.model import load_model
+    from whet.engine.optim import learning_rate, make_adamw
+    from whet.engine.step import Stepper
+
+    config, task = prepared.config, prepared.examples.task
+    train = config.train
+    hardware = choose_hardware(train.device, train.precision)
+    loaded = load_model(config.model.model, task, config.model, seed=train.seed)
+    say(f"Model: {loaded.said}.")
+    network = Network(loaded.model, hardware.device)
+    labels = prepared.labels("train")
+    assert labels is not None
+    weights = balanced_weights(task, labels) if train.class_weights == "balanced" else None
+    loss = Loss(task, weights, train.label_smoothing)
+    tokens = prepared.tokens["train"]
+    order = Order(
+        rows=len(tokens),
+        batch_size=train.batch_size * train.accumulate,
+        seed=train.seed,
+        kind=train.order,
+        lengths=tokens.lengths,
+    )
+    total = train.max_steps or max(1, round(train.epochs * order.steps_per_epoch))
+    stepper = Stepper(
+        model=loaded.model,
+        loss_of=lambda batch: loss.total(network.logits(batch), batch.labels),  # type: ignore[arg-type]
+        optimizer=make_adamw(loaded.model, train),
+        hardware=hardware,
+        clip=train.clip,
+        seed=train.seed,
+        micro_rows=train.batch_size,
+    )
+    metric = choose_metric(config.evaluate.metric, task.kind)
+    return Job(
+        prepared=prepared,
+        network=network,
+        hardware=hardware,
+        loss=loss,
+        feed=TokenFeed(tokens, order, network, loss),
+        stepper=stepper,
+        plan=make_plan(config, total, metric, "validation" in prepared.tokens),
+        rate=learning_rate(train, total),
+        state=State(),
+        metric=metric,
+    )
+
+
+def make_plan(config: Config, total: int, metric: str, has_validation: bool) -> Plan:
+    """When to log, evaluate, save and stop."""
+    from whet.engine.loop import Plan, every, spread
+    from whet.metrics.scores import higher_is_better
+
+    rules = config.evaluate
+    evaluations = spread(min(rules.evaluations, total), total)
+    if rules.eval_every:
+        regular = every(rules.eval_every)
+        evaluations = lambda step: regular(step) or step == total  # noqa: E731
+    saves = every(config.run.save_every) if config.run.save_every else evaluations
+    return Plan(
+        total_steps=total,
+        log=every(config.run.log_every or max(1, total // 100)),
+        evaluate=evaluations if has_validation else lambda step: False,
+        save=lambda step: saves(step) or step == total,
+        higher_is_better=metric != "loss" and higher_is_better(metric),
+        metric=metric,
+        patience=rules.patience,
+        min_improvement=rules.min_improvement,
+    )
+
+
+def choose_metric(asked: str, task: str) -> str:
+    """The metric that decides: the one asked for, if this task has it."""
+    from whet.metrics.scores import MAIN_METRIC, TASK_METRICS
+
+    if asked == "auto":
+        return MAIN_METRIC[task]
+    known = [*TASK_METRICS[task], "loss"]
+    if asked not in known:
+        raise UsageError(f"metric is {asked!r}, and a {task} task has no such metric.", nearest(asked, known))
+    return asked

@@ -1,0 +1,89 @@
+"""A finished (or unfinished) run in Python: its scores, its curves, its predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from whet.records import Evaluation, Record
+from whet.runs.store import RunFolder
+
+if TYPE_CHECKING:
+    from whet.predict import Prediction, Predictor
+    from whet.runs.curves import Curves
+
+
+class Run:
+    """What `whet.fit` returns. Everything is read from the run folder."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.folder = RunFolder.open(path)
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    @cached_property
+    def records(self) -> list[Record]:
+        return self.folder.records()
+
+    @property
+    def best(self) -> Evaluation | None:
+        """The evaluation whose weights `model/` holds."""
+        best = [record for record in self._evaluations("validation") if record.best]
+        return best[-1] if best else None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Scores of the saved model: on validation as they are, on test with `test_` before the name."""
+        found: dict[str, float] = {}
+        if self.best is not None:
+            found.update(self.best.metrics, loss=self.best.loss)
+        for record in self._evaluations("test")[-1:]:
+            found.update({f"test_{name}": value for name, value in record.metrics.items()}, test_loss=record.loss)
+        return found
+
+    @cached_property
+    def curves(self) -> Curves:
+        """Loss, metrics and rates as arrays by step."""
+        from whet.runs.curves import curves
+
+        return curves(self.records)
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        from whet.predict import Predictor
+
+        return Predictor(self.folder.model)
+
+    def predict(self, texts: str | Sequence[Any], pairs: str | Sequence[str] | None = None) -> list[Prediction]:
+        """Labels with probabilities, in input order."""
+        return self.predictor.predict(texts, pairs)
+
+    def summary(self) -> dict[str, Any]:
+        """What `whet train --json` prints."""
+        from whet.records import End, Start
+        from whet.runs.verdict import verdict_of
+
+        start = next((record for record in self.records if isinstance(record, Start)), None)
+        end = next((record for record in self.records if isinstance(record, End)), None)
+        return {
+            "run": str(self.path),
+            "task": start.task if start else "",
+            "labels": start.labels if start else [],
+            "steps": end.step if end else 0,
+            "best_step": end.best_step if end else -1,
+            "seconds": round(end.seconds, 3) if end else 0.0,
+            "metrics": self.metrics,
+            "majority": start.majority if start else {},
+            "verdict": verdict_of(self.records).as_dict(),
+        }
+
+    def _evaluations(self, split: str) -> list[Evaluation]:
+        return [record for record in self.records if isinstance(record, Evaluation) and record.split == split]
+
+    def __repr__(self) -> str:
+        scores = ", ".join(f"{name}={value:.4f}" for name, value in list(self.metrics.items())[:3])
+        return f"Run({str(self.path)!r}, {scores})"

@@ -1,0 +1,55 @@
+"""How far a run is and how long it will still take, read from its records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from whet.records import End, Evaluation, Record, Start, Step
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands. `eta_seconds` counts the evaluations still to come; None while nothing is known."""
+
+    step: int
+    total: int
+    seconds: float
+    eta_seconds: float | None
+    ended: str = ""
+
+    @property
+    def share(self) -> float:
+        return self.step / self.total if self.total else 0.0
+
+
+def progress(records: Sequence[Record]) -> Progress:
+    """From records that count (see `records.replay`)."""
+    start = next((record for record in records if isinstance(record, Start)), None)
+    total = start.total_steps if start else 0
+    steps = [record for record in records if isinstance(record, Step)]
+    evaluations = [r for r in records if isinstance(r, Evaluation) and r.split == "validation"]
+    ended = next((record.reason for record in records if isinstance(record, End)), "")
+    if not steps:
+        return Progress(0, total, 0.0, None, ended)
+    last = steps[-1]
+    if ended:
+        return Progress(last.step, total, last.seconds, 0.0, ended)
+    evaluating = sum(record.seconds for record in evaluations if record.step < last.step)
+    a_step = max(0.0, last.seconds - evaluating) / max(1, last.step)
+    an_evaluation = max((record.seconds for record in evaluations[-3:]), default=a_step)
+    to_come = max(0, (start.evaluations if start else 0) - len(evaluations))
+    eta = (total - last.step) * a_step + to_come * an_evaluation
+    return Progress(last.step, total, last.seconds, eta, ended)
+
+
+def duration(seconds: float | None) -> str:
+    """A length of time as a person would say it: 42 s, 3 min 5 s, 2 h 10 min."""
+    if seconds is None:
+        return "?"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole % 60 and whole < 600 else f"{whole // 60} min"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

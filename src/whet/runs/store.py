@@ -1,0 +1,218 @@
+"""The run folder: the only thing that curves, verdict, report, live page and compare read.
+
+    config.toml        everything needed to run it again, defaults written out
+    data.json          where the data came from, its fingerprint, the audit, what truncation cut
+    environment.json   versions, device, precision, the path the engine took and why
+    records.jsonl      one record a line, append-only
+    checkpoints/       step-000459/ …, each complete or absent
+    model/             a standard Hugging Face folder
+    predictions.parquet
+    report.html
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from whet.config import Config, make_config, read_toml, to_toml
+from whet.errors import ArtifactError, EnvironmentFault, UsageError
+from whet.records import End, Record, from_line, replay, to_line
+
+RECORDS = "records.jsonl"
+CONFIG = "config.toml"
+LOCK = ".lock"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run on disk. Reading works on a running, a finished or a copied run."""
+
+    path: Path
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunFolder:
+        """A run that is there already."""
+        folder = Path(path)
+        if not folder.is_dir():
+            raise UsageError(f"There is no run folder {str(path)!r}.", "`whet runs` lists the runs there are.")
+        if not (folder / RECORDS).is_file() and not (folder / CONFIG).is_file():
+            raise UsageError(f"{str(path)!r} is not a run folder: it has no {RECORDS}.", "`whet runs` lists them.")
+        return cls(folder)
+
+    @classmethod
+    def create(cls, path: Path, config: Config) -> RunFolder:
+        """A new run in a folder that does not hold anything yet."""
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if path.is_symlink() or any(entry.name != LOCK for entry in path.iterdir()):
+                raise EnvironmentFault(
+                    f"The folder {str(path)!r} holds something else.", "Choose another one with --run; nothing was touched."
+                )
+            run = cls(path)
+            run.write_text(CONFIG, to_toml(config))
+            return run
+        except OSError as error:
+            raise _unwritable(path, error) from None
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def config(self) -> Config:
+        return make_config(read_toml(self.path / CONFIG))
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return self.read_json("data.json")
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        return self.read_json("environment.json")
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    def records(self) -> list[Record]:
+        """The records that count, after every resume took back what was done again."""
+        return list(replay(self.all_records()))
+
+    def all_records(self) -> Iterator[Record]:
+        """Every whole line; a line that a killed process left half-written is passed over."""
+        path = self.path / RECORDS
+        if not path.is_file():
+            return
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith("\n"):
+                    return
+                try:
+                    record = from_line(line)
+                except (ValueError, TypeError, AttributeError):
+                    raise ArtifactError(f"{str(path)!r} is damaged at line {number}.") from None
+                if record is not None:
+                    yield record
+
+    @property
+    def finished(self) -> bool:
+        """Whether training reached its end and everything after it was written."""
+        last = None
+        for record in self.all_records():
+            last = record
+        return isinstance(last, End) and last.reason in ("finished", "patience")
+
+    def append(self, record: Record, *, durable: bool = False) -> None:
+        """Add a record; `durable` when a checkpoint is about to rely on it."""
+        try:
+            with open(self.path / RECORDS, "a", encoding="utf-8") as file:
+                file.write(to_line(record) + "\n")
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+        except OSError as error:
+            raise _unwritable(self.path, error) from None
+
+    def drop_torn_line(self) -> None:
+        """Cut off the half line that a killed process may have left, before anything is appended."""
+        path = self.path / RECORDS
+        if not path.is_file():
+            return
+        content = path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole != len(content):
+            with open(path, "r+b") as file:
+                file.truncate(whole)
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        if not path.is_file():
+            return {}
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            raise ArtifactError(f"{str(path)!r} is damaged: it is not JSON.") from None
+        return content if isinstance(content, dict) else {}
+
+    def write_json(self, name: str, content: dict[str, Any]) -> None:
+        self.write_text(name, json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n")
+
+    def write_text(self, name: str, text: str) -> None:
+        """Whole or not at all: a reader never sees half a file."""
+        target = self.path / name
+        scratch = target.with_name(f".{name}.tmp")
+        try:
+            with open(scratch, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(scratch, target)
+        except OSError as error:
+            raise _unwritable(self.path, error) from None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Only one process may write a run; the lock goes with the process, however it ends."""
+        try:
+            import fcntl
+        except ImportError:  # Windows: no such lock there
+            yield
+            return
+        try:
+            handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            raise _unwritable(self.path, error) from None
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise EnvironmentFault(
+                    f"Another process is writing the run {str(self.path)!r}.", "Wait for it, or choose another --run."
+                ) from None
+            yield
+        finally:
+            os.close(handle)
+
+
+def next_run_path(root: Path, name: str) -> Path:
+    """runs/NAME-001, counting up from the highest there is."""
+    taken = [number for number, _ in _numbered(root, name)]
+    return root / f"{name}-{max(taken, default=0) + 1:03d}"
+
+
+def runs_named(root: Path, name: str) -> list[RunFolder]:
+    """The runs of this name under a folder, newest number first."""
+    found = sorted(_numbered(root, name), reverse=True)
+    return [RunFolder(path) for _, path in found if (path / CONFIG).is_file()]
+
+
+def run_name(source: str) -> str:
+    """A run's name from its source: reviews.csv becomes reviews, glue/mrpc becomes mrpc."""
+    stem = Path(source.rstrip("/*")).name.split(".")[0] if source not in ("", "-") else "run"
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-") or "run"
+
+
+def _numbered(root: Path, name: str) -> Iterator[tuple[int, Path]]:
+    if root.is_dir():
+        for path in root.iterdir():
+            match = re.fullmatch(re.escape(name) + r"-(\d{3,})", path.name)
+            if match and path.is_dir() and not path.is_symlink():
+                yield int(match.group(1)), path
+
+
+def _unwritable(path: Path, error: OSError) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"Cannot write to {str(path)!r}: {error.strerror or error}.",
+        "Choose another folder with --run, or make room and permissions there.",
+    )

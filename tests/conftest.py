@@ -1,0 +1,109 @@
+"""Small real models and data for tests: random weights, real architectures, no network."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's client is first imported
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+FAMILIES = ("bert", "roberta", "distilbert", "electra", "modernbert")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests never read or fill the user's cache."""
+    monkeypatch.setenv("WHET_CACHE", str(tmp_path_factory.getbasetemp() / "whet-cache"))
+
+
+def small_model(family: str = "bert", *, labels: int = 2, dropout: float = 0.0, layers: int = 2, seed: int = 0) -> Any:
+    """A classifier of this family with random weights, 32 wide."""
+    import torch
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    sizes: dict[str, Any] = {"vocab_size": 400, "pad_token_id": 0, "num_labels": labels}
+    if family == "distilbert":
+        sizes |= {"dim": 32, "n_layers": layers, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 66}
+        sizes |= {"dropout": dropout, "attention_dropout": dropout, "seq_classif_dropout": dropout}
+    else:
+        sizes |= {"hidden_size": 32, "num_hidden_layers": layers, "num_attention_heads": 4, "intermediate_size": 64}
+        sizes |= {"max_position_embeddings": 66}
+    if family in ("bert", "roberta", "electra"):
+        sizes |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    if family == "electra":
+        sizes |= {"embedding_size": 32}
+    if family == "modernbert":
+        sizes |= {"local_attention": 8, "global_attn_every_n_layers": 2, "classifier_pooling": "cls"}
+        sizes |= {"cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2}
+    torch.manual_seed(seed)
+    config = AutoConfig.for_model(family, **sizes)
+    return AutoModelForSequenceClassification.from_config(config)
+
+
+def random_tokens(rows: int = 24, *, seed: int = 0, longest: int = 40, kind: str = "binary", types: bool = True) -> Any:
+    """A token table of random rows whose label can be learned from their first token."""
+    from whet.data.tokens import Tokens, Truncation
+
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(3, longest + 1, rows)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    ids = rng.integers(5, 400, offsets[-1]).astype(np.int32)
+    segments = (rng.random(offsets[-1]) < 0.5).astype(np.uint8) if types else None
+    firsts = ids[offsets[:-1]]
+    labels: Any = {
+        "binary": firsts % 2,
+        "multiclass": firsts % 3,
+        "multilabel": np.stack([firsts % 2, firsts % 3 == 0], axis=1).astype(np.float32),
+        "regression": (firsts / 400).astype(np.float32),
+    }[kind]
+    if kind in ("binary", "multiclass"):
+        labels = labels.astype(np.int64)
+    return Tokens(ids, offsets, segments, labels, Truncation(), f"random-{seed}")
+
+
+@pytest.fixture(scope="session")
+def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved BERT of two thin layers with a word tokenizer: what `--model FOLDER` takes."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("models") / "tiny-bert"
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)] + list("0123456789.,!?'")
+    vocabulary = {word: index for index, word in enumerate([*special, *letters, *(f"##{c}" for c in letters)])}
+    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        unk_token="[UNK]",
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=64,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        pad_token_id=0,
+    )
+    import torch
+
+    torch.manual_seed(1)
+    BertModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
