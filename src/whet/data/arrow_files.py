@@ -1,0 +1,88 @@
+"""Parquet and Arrow files: read in batches, with the label names that the file itself declares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from whet.config import DataConfig
+from whet.data.raw import BATCH_ROWS, Batches, Part, RawSplit, from_table
+from whet.errors import DataError
+
+
+def read_parquet(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
+    """A Parquet file; only the columns that are asked for are read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(str(path)) as file:
+            schema, rows = file.schema_arrow, file.metadata.num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise _not_readable(path, "Parquet", error) from None
+
+    def read(columns: Sequence[str] | None = None) -> Batches:
+        try:
+            with pq.ParquetFile(str(path)) as file:
+                names = None if columns is None else list(columns)
+                for batch in file.iter_batches(BATCH_ROWS, columns=names):
+                    yield batch if names is None else batch.select(names)
+        except (pa.ArrowException, OSError) as error:
+            raise _not_readable(path, "Parquet", error) from None
+
+    return _split(schema, read, Part(path.name, rows, path.stat().st_size))
+
+
+def read_arrow(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
+    """An Arrow file (IPC file or stream, Feather), mapped into memory."""
+    import pyarrow as pa
+
+    try:
+        source = pa.memory_map(str(path))
+        try:
+            table = pa.ipc.open_file(source).read_all()
+        except pa.ArrowInvalid:
+            source.seek(0)
+            table = pa.ipc.open_stream(source).read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise _not_readable(path, "Arrow", error) from None
+    split = from_table(table, path.name)
+    return _split(table.schema, split.read, Part(path.name, table.num_rows, path.stat().st_size))
+
+
+def _split(schema: Any, read: Any, part: Part) -> RawSplit:
+    import pyarrow as pa
+
+    if not part.rows:
+        raise DataError(f"the file has columns ({', '.join(schema.names)}) and no rows.", file=part.file)
+    double = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if double:
+        raise DataError(f"it has more than one column {double[0]!r}.", file=part.file)
+    nested = tuple(field.name for field in schema if pa.types.is_struct(field.type))
+    kept = pa.schema([field for field in schema if field.name not in nested], metadata=schema.metadata)
+
+    def read_kept(columns: Sequence[str] | None = None) -> Batches:
+        yield from read(kept.names if columns is None else columns)
+
+    return RawSplit(kept, read_kept, (part,), declared_names(schema.metadata or {}), nested)
+
+
+def declared_names(metadata: dict[bytes, bytes]) -> dict[str, tuple[str, ...]]:
+    """Label names out of the features that the datasets library writes into Arrow and Parquet files."""
+    try:
+        features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
+        found = {}
+        for column, feature in features.items():
+            inner = feature.get("feature", feature) if isinstance(feature, dict) else {}
+            if isinstance(inner, dict) and inner.get("_type") == "ClassLabel" and inner.get("names"):
+                found[column] = tuple(str(name) for name in inner["names"])
+        return found
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _not_readable(path: Path, kind: str, error: Exception) -> DataError:
+    reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+    return DataError(f"it cannot be read as {kind}: {reason}.", file=path.name)

@@ -1,0 +1,248 @@
+"""Which column is the text, which its pair, which the label: by name first, then by content, never by guess."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from whet.config import DataConfig
+from whet.data.column_names import IDS, LABELS, PAIRS, TEXTS, plain
+from whet.data.raw import RawSplit
+from whet.errors import DataError
+
+PROFILE_ROWS = 5000
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the model is asked to do."""
+
+    kind: str
+    """`binary`, `multiclass`, `multilabel` or `regression`; `unlabelled` where nobody asked for labels."""
+    labels: tuple[str, ...]
+    """Names in label order; empty for regression."""
+
+    @property
+    def outputs(self) -> int:
+        """Logits a row."""
+        return len(self.labels) or 1
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The source's own names. Several 0/1 columns that make up a multi-label target are joined by commas."""
+
+    text: str
+    pair: str | None
+    label: str | None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.text,) if self.pair is None else (self.text, self.pair)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What the first rows of a column look like."""
+
+    name: str
+    kind: str
+    """`text`, `whole`, `number`, `truth`, `list` or `other`."""
+    rows: int
+    distinct: int
+    words: float
+    """Mean words a cell."""
+    numeric: bool
+
+    @property
+    def is_id(self) -> bool:
+        counts_up = self.numeric and self.kind != "number" and self.distinct == self.rows >= 20
+        return plain(self.name) in IDS or counts_up
+
+    @property
+    def like_text(self) -> bool:
+        return self.kind == "text" and not self.numeric and not self.is_id and (
+            self.words >= 2.5 or self.distinct > max(20, self.rows // 2)
+        )  # fmt: skip
+
+    @property
+    def like_label(self) -> bool:
+        if self.is_id or self.kind == "other":
+            return False
+        if self.kind in ("list", "truth", "number"):
+            return True
+        return self.distinct <= max(2, min(200, self.rows // 2)) and self.words < 5
+
+
+def choose_columns(split: RawSplit, config: DataConfig, *, labelled: bool = True) -> Columns:
+    """The columns of the task, or an error that lists the candidates."""
+    profiles = profile(split)
+    _check_given(split, config)
+    label = _choose_label(split, profiles, config) if labelled or config.label else None
+    taken = set(label_columns(split, label)) if label else set()
+    text, pair = _choose_texts(split, [p for p in profiles if p.name not in taken], config, label, labelled)
+    return Columns(text, pair, label)
+
+
+def label_columns(split: RawSplit, label: str) -> list[str]:
+    """The columns that the label setting names: one, or several 0/1 columns separated by commas."""
+    if label in split.columns:
+        return [label]
+    return [part.strip() for part in label.split(",")]
+
+
+def profile(split: RawSplit) -> list[Profile]:
+    """A look at the first rows of every column."""
+    import pyarrow as pa
+
+    found = []
+    batches = []
+    rows = 0
+    for batch in split.read(None):
+        batches.append(batch)
+        rows += batch.num_rows
+        if rows >= PROFILE_ROWS:
+            break
+    table = pa.Table.from_batches(batches, schema=split.schema).slice(0, PROFILE_ROWS)
+    for name in split.columns:
+        found.append(_profile(name, table.column(name), name in split.class_names))
+    return found
+
+
+def _profile(name: str, values: Any, declared: bool) -> Profile:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = values.combine_chunks()
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    kind = column_kind(values.type)
+    present = values.drop_null()
+    words, numeric = 0.0, kind in ("whole", "number") and not declared
+    distinct = 0
+    if kind == "text":
+        present = present.cast(pa.large_string())
+        trimmed = pc.utf8_trim_whitespace(present)
+        filled = trimmed.filter(pc.not_equal(trimmed, ""))
+        if len(filled):
+            words = pc.mean(pc.add(pc.count_substring_regex(filled, r"\s+"), 1)).as_py()
+            pattern = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+            numeric = pc.all(pc.match_substring_regex(filled, pattern)).as_py()
+    if kind not in ("list", "other"):
+        distinct = pc.count_distinct(present).as_py()
+    return Profile(name, kind, len(present), distinct, words, numeric)
+
+
+def column_kind(type_: Any) -> str:
+    """A pyarrow type in the few words that matter here."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(type_):
+        type_ = type_.value_type
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return "text"
+    if pa.types.is_boolean(type_):
+        return "truth"
+    if pa.types.is_integer(type_):
+        return "whole"
+    if pa.types.is_floating(type_) or pa.types.is_decimal(type_):
+        return "number"
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        return "list"
+    return "other"
+
+
+def _check_given(split: RawSplit, config: DataConfig) -> None:
+    for flag in ("text", "pair"):
+        name = getattr(config, flag)
+        if name is not None and name not in split.columns:
+            raise _missing(split, flag, name)
+    if config.label is not None:
+        for name in label_columns(split, config.label):
+            if name not in split.columns:
+                raise _missing(split, "label", name)
+    given = [name for name in (config.text, config.pair, config.label) if name is not None]
+    if len(set(given)) < len(given):
+        raise split.error(
+            f"one column is named twice: {', '.join(given)}.", "Text, pair and label are different columns."
+        )
+
+
+def _missing(split: RawSplit, flag: str, name: str) -> DataError:
+    reason = "holds objects or mixed types, which cannot be used" if name in split.nested else "is not there"
+    return split.error(
+        f"the column {name!r} {reason}.", f"Columns: {_listed(split.columns)}. Say --{flag} NAME."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:20])
+    return f"{shown} and {len(names) - 20} more" if len(names) > 20 else shown
+
+
+def _choose_label(split: RawSplit, profiles: Sequence[Profile], config: DataConfig) -> str:
+    if config.label is not None:
+        return config.label
+    texts = {config.text, config.pair}
+    free = [p for p in profiles if p.name not in texts and plain(p.name) not in IDS]
+    for tier in LABELS:
+        named = [p for p in free if plain(p.name) in tier and not (p.kind == "text" and p.words >= 5)]
+        if len(named) == 1:
+            return named[0].name
+        if named:
+            raise _ambiguous(split, "the label", [p.name for p in named], "--label NAME")
+    alike = [p for p in free if p.like_label and not p.like_text]
+    if len(alike) == 1:
+        return alike[0].name
+    if alike:
+        hint = "--label NAME"
+        if all(p.distinct <= 2 for p in alike):
+            hint += f", or several for a multi-label task: --label {','.join(p.name for p in alike[:3])}"
+        raise _ambiguous(split, "the label", [p.name for p in alike], hint)
+    raise split.error(
+        "there is no column that looks like a label.",
+        f"Columns: {_listed(split.columns)}. Say which one with --label NAME.",
+    )
+
+
+def _choose_texts(
+    split: RawSplit, free: Sequence[Profile], config: DataConfig, label: str | None, labelled: bool
+) -> tuple[str, str | None]:
+    if config.text is not None:
+        return config.text, config.pair
+    usable = [p for p in free if p.kind == "text" and p.name != config.pair]
+    by_name = {plain(p.name): p for p in usable}
+    if config.pair is None:
+        for first, second in PAIRS:
+            if first in by_name and second in by_name:
+                return by_name[first].name, by_name[second].name
+    for tier in TEXTS:
+        named = [by_name[name].name for name in tier if name in by_name]
+        if len(named) > 1:
+            raise _ambiguous(split, "the text", named, _text_hint(named))
+        if named:
+            return named[0], config.pair
+    alike = [p.name for p in usable if p.like_text]
+    if not alike:
+        # By elimination: the only column left that is neither label nor id.
+        alike = [p.name for p in usable if not p.is_id and not p.numeric]
+    if not alike and len(usable) == 1 and (not labelled or len(free) == 1):
+        alike = [usable[0].name]
+    if len(alike) == 1:
+        return alike[0], config.pair
+    if alike:
+        raise _ambiguous(split, "the text", alike, _text_hint(alike))
+    of_label = f" besides the label {label!r}" if label else ""
+    raise split.error(
+        f"there is no column that looks like text{of_label}.",
+        f"Columns: {_listed(split.columns)}. Say which one with --text NAME.",
+    )
+
+
+def _text_hint(names: Sequence[str]) -> str:
+    return f"--text {names[0]}, or for pairs --text {names[0]} --pair {names[1]}"
+
+
+def _ambiguous(split: RawSplit, what: str, candidates: Sequence[str], hint: str) -> DataError:
+    return split.error(f"more than one column may be {what}: {_listed(candidates)}.", f"Say which: {hint}.")

@@ -1,0 +1,195 @@
+"""How a delimited file is written: its delimiter, its quoting and whether it has a header, found in a sample."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from whet.config import DataConfig
+from whet.data.column_names import KNOWN, plain
+from whet.errors import DataError
+
+NO_DELIMITER = "\x1f"
+"""Stands for "one column": a unit separator that no text file has."""
+NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
+SPOKEN = {",": "comma", "\t": "tab", ";": "semicolon", "|": "vertical bar", NO_DELIMITER: "none"}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What the csv module needs to know."""
+
+    delimiter: str
+    quoted: bool = True
+    backslash: bool = False
+    """Quotes inside a field are written \\" and not doubled."""
+    skip_blank: bool = False
+    """Blanks after a delimiter are not part of the field: a, "b"."""
+
+    def reader(self, lines: Any) -> Any:
+        return csv.reader(
+            lines,
+            delimiter=self.delimiter,
+            quoting=csv.QUOTE_MINIMAL if self.quoted else csv.QUOTE_NONE,
+            doublequote=not self.backslash,
+            escapechar="\\" if self.backslash else None,
+            skipinitialspace=self.skip_blank,
+            strict=True,
+        )
+
+    @property
+    def spoken(self) -> str:
+        return SPOKEN.get(self.delimiter, repr(self.delimiter))
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A reading of the sample: its rows, and whether every one of them obeys the dialect."""
+
+    dialect: Dialect
+    rows: tuple[tuple[str, ...], ...]
+    broken: bool
+
+    @property
+    def width(self) -> int:
+        return Counter(len(row) for row in self.rows).most_common(1)[0][0] if self.rows else 0
+
+    @property
+    def agreeing(self) -> float:
+        """The share of rows that have the commonest number of columns."""
+        return sum(len(row) == self.width for row in self.rows) / len(self.rows) if self.rows else 0.0
+
+    @property
+    def consistent(self) -> bool:
+        return self.width >= 2 and self.agreeing == 1.0 and not self.broken
+
+    @property
+    def names_known(self) -> bool:
+        """The first row has a name that people give to columns."""
+        return len(self.rows) > 0 and len(self.rows[0]) >= 2 and any(plain(c) in KNOWN for c in self.rows[0])
+
+
+def find_dialect(sample: Sequence[str], whole: bool, suffix: str, config: DataConfig, file: str) -> Dialect:
+    """The dialect of a file whose first lines are `sample` (all its lines if `whole`)."""
+    if config.delimiter:
+        return _best_quoting(sample, whole, _given_delimiter(config.delimiter), config).dialect
+    usual = {".tsv": "\t", ".tab": "\t"}.get(suffix)
+    candidates = [usual] if usual else [",", "\t", ";", "|"]
+    attempts = [_best_quoting(sample, whole, delimiter, config) for delimiter in candidates]
+    if suffix == ".txt":
+        # Plain text has commas too: only a header or a tab says that it is a table.
+        attempts = [a for a in attempts if a.dialect.delimiter == "\t" or a.names_known]
+    consistent = [attempt for attempt in attempts if attempt.consistent]
+    if len(consistent) > 1:
+        named = [attempt for attempt in consistent if attempt.names_known]
+        if len(named) != 1:
+            options = " or ".join(f"{a.dialect.spoken} ({a.width} columns)" for a in consistent)
+            raise DataError(
+                f"the columns may be separated by {options}.",
+                "Say which: --delimiter ',' or --delimiter ';' or --delimiter tab.",
+                file=file,
+            )
+        return named[0].dialect
+    if consistent:
+        return consistent[0].dialect
+    wide = [attempt for attempt in attempts if attempt.width >= 2 or attempt.names_known]
+    likely = [attempt for attempt in wide if attempt.names_known] or [a for a in wide if a.agreeing > 0.5]
+    if likely:
+        return max(likely, key=lambda attempt: attempt.agreeing).dialect
+    return _best_quoting(sample, whole, NO_DELIMITER, config).dialect
+
+
+def _given_delimiter(given: str) -> str:
+    names = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "none": NO_DELIMITER}
+    delimiter = names.get(given.lower(), given)
+    if len(delimiter) != 1 or delimiter in '"\r\n':
+        raise DataError(
+            f"--delimiter is {given!r}.",
+            "It must be one character, or one of: tab, comma, semicolon, pipe, none.",
+        )
+    return delimiter
+
+
+def _best_quoting(sample: Sequence[str], whole: bool, delimiter: str, config: DataConfig) -> Attempt:
+    """The sample read with this delimiter and the quoting that fits it."""
+    bare = Dialect(delimiter, quoted=False)
+    quoted = Dialect(delimiter)
+    if config.quoting == "no" or (delimiter == NO_DELIMITER and config.quoting == "auto"):
+        return _attempt(sample, whole, bare)
+    if any(re.search(re.escape(delimiter) + ' +"', line) for line in sample) and delimiter != " ":
+        loose = _attempt(sample, whole, replace(quoted, skip_blank=True))
+        if not loose.broken and loose.agreeing == 1.0:
+            return loose
+    attempt = _attempt(sample, whole, quoted)
+    if not attempt.broken:
+        return attempt
+    if any('\\"' in line for line in sample):
+        escaped = _attempt(sample, whole, replace(quoted, backslash=True))
+        if not escaped.broken and escaped.agreeing == 1.0:
+            return escaped
+    if delimiter == "\t" and config.quoting == "auto":
+        unquoted = _attempt(sample, whole, bare)
+        if unquoted.consistent and _quotes_are_text(unquoted.rows):
+            return unquoted
+    return attempt
+
+
+def _quotes_are_text(rows: Sequence[Sequence[str]]) -> bool:
+    """Most fields that start with a quote do not end with its partner: the quotes belong to the texts."""
+    fields = [field for row in rows for field in row if field.startswith('"')]
+    whole = sum(re.fullmatch(r'"([^"]|"")*"', field) is not None for field in fields)
+    return len(fields) > 2 * whole
+
+
+def _attempt(sample: Sequence[str], whole: bool, dialect: Dialect) -> Attempt:
+    rows: list[tuple[str, ...]] = []
+    broken = False
+    reader = dialect.reader(iter(sample))
+    try:
+        rows.extend(tuple(row) for row in reader if row)
+    except csv.Error as error:
+        # A sample that was cut in the middle of a quoted field proves nothing.
+        broken = whole or "unexpected end" not in str(error)
+    return Attempt(dialect, tuple(rows), broken)
+
+
+def find_header(rows: Sequence[Sequence[str]], config: DataConfig, file: str) -> bool:
+    """Whether the first row names the columns; an error where both readings are sensible."""
+    if config.header != "auto" or not rows:
+        return config.header != "no"
+    first = [cell.strip() for cell in rows[0]]
+    columns = [[row[index].strip() for row in rows[1:] if index < len(row)] for index in range(len(first))]
+    filled = [cell for cell in first if cell]
+    asked = {name for name in (config.text, config.pair, config.label) if name}
+    if asked & set(first):
+        return True
+    named = any(plain(cell) in KNOWN for cell in filled)
+    numeric = any(NUMBER.fullmatch(cell) for cell in filled)
+    # A label, or any other value out of a small set, comes back further down; a name does not.
+    repeated = any(
+        cell and cell in below and len(set(below)) <= max(2, len(below) // 2)
+        for cell, below in zip(first, columns, strict=True)
+    )
+    over_numbers = any(
+        cell and not NUMBER.fullmatch(cell) and below and all(NUMBER.fullmatch(value) for value in below if value)
+        and any(below)
+        for cell, below in zip(first, columns, strict=True)
+    )  # fmt: skip
+    unique = len(set(filled)) == len(filled)
+    if unique and not numeric and not repeated and (named or over_numbers):
+        return True
+    if (numeric or repeated) and not named:
+        return False
+    if not unique and not named:
+        return False
+    if len(first) == 1 and not named:
+        return False
+    raise DataError(
+        f"the first row may be names of columns or data: {', '.join(map(repr, first[:6]))}.",
+        "Say --header yes or --header no.",
+        file=file,
+    )

@@ -1,0 +1,316 @@
+"""load_examples: any source becomes splits of texts and labels on disk, cached by content."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from whet.config import DataConfig
+from whet.data.cache import fingerprint, obtain
+from whet.data.columns import Columns, Task, choose_columns
+from whet.data.labels import LabelReader, understand_labels
+from whet.data.raw import RawSplit
+from whet.data.sources import Source, find_source, read_source
+from whet.data.split_writer import SplitWriter, write_made_splits
+from whet.errors import DataError
+
+VERSION = 1
+"""Part of the cache's key: goes up when the same source would give other examples."""
+ORDER = ("train", "validation", "test")
+_SAYING = "examples.json"
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Texts and labels, ready to be audited, tokenized and trained on."""
+
+    splits: Any
+    """A datasets.DatasetDict on disk with the columns text, pair (for pairs), label (where asked for) and row."""
+    task: Task
+    columns: Columns
+    origin: dict[str, Any]
+    fingerprint: str
+    said: tuple[str, ...]
+
+    @property
+    def pairs(self) -> bool:
+        return self.columns.pair is not None
+
+
+def load_examples(
+    source: Any, config: DataConfig | None = None, *, labelled: bool = True, task: Task | None = None
+) -> Examples:
+    """Examples out of any source.
+
+    With `labelled=False` no label is needed, nothing is split, and a single file becomes the split `test`. A
+    `task` there (that of a trained model) makes a label column that is found be read in the task's own order.
+    """
+    config = config or DataConfig()
+    with tempfile.TemporaryDirectory(prefix="whet-") as spool:
+        found = find_source(source, config, Path(spool))
+        key = fingerprint(VERSION, _settings(config), _content(found, config), labelled, _task_key(task))
+
+        def build(folder: Path) -> None:
+            _Builder(found, config, folder, labelled, task).build()
+
+        return _open(obtain("examples", key, build, note=found.name))
+
+
+def _settings(config: DataConfig) -> dict[str, Any]:
+    """What changes the examples: neither where the files lie nor what the audit may let stand."""
+    settings = dataclasses.asdict(config)
+    for name in ("source", "validation", "test", "allow"):
+        settings.pop(name)
+    return settings
+
+
+def _task_key(task: Task | None) -> list[Any]:
+    return [] if task is None else [task.kind, *task.labels]
+
+
+def _content(found: Source, config: DataConfig) -> list[Any]:
+    """What the source holds, as bytes or as values: the cache is never stale."""
+    parts: list[Any] = [found.kind]
+    for split, paths in found.files.items():
+        parts.append([split, *([path.name, _file_digest(path)] for path in paths)])
+    if found.kind == "labelled folders":
+        for split, folders in found.value.items():
+            for label, paths in folders.items():
+                parts.append([split, label, *(path.name for path in paths), *map(_file_digest, paths)])
+    elif found.kind in ("hub", "object"):
+        splits = read_source(dataclasses.replace(found, files={}), config, Path())
+        parts.extend([name, _table_digest(split)] for name, split in splits.items())
+    return parts
+
+
+def _file_digest(path: Path) -> str:
+    import hashlib
+
+    from whet.data.open_files import unreadable
+
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "blake2b").hexdigest()
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _table_digest(split: RawSplit) -> str:
+    import hashlib
+
+    digest = hashlib.blake2b(str(split.schema.remove_metadata()).encode())
+    digest.update(json.dumps([split.class_names, list(split.nested)]).encode())
+    for batch in split.read(None):
+        digest.update(batch.serialize())
+    return digest.hexdigest()
+
+
+class _Builder:
+    """Reads a source once and writes its examples into a folder."""
+
+    def __init__(
+        self, found: Source, config: DataConfig, folder: Path, labelled: bool, task: Task | None
+    ) -> None:
+        self.found, self.config, self.folder = found, config, folder
+        self.labelled, self.task = labelled, task
+        self.said: list[str] = list(found.notes)
+
+    def build(self) -> None:
+        scratch = self.folder / "scratch"
+        scratch.mkdir()
+        raw = self._splits(read_source(self.found, self.config, scratch))
+        for split in raw.values():
+            self.said.extend(note for note in split.notes if note not in self.said)
+        first = raw.get("train") or next(iter(raw.values()))
+        want_label = self.labelled or self.task is not None
+        columns = self._columns(first, want_label)
+        reader = self._reader(raw, columns)
+        self._check_columns(raw, columns)
+        writers = self._write(raw, columns, reader, scratch)
+        self._check(raw, writers, reader)
+        shutil.rmtree(scratch)
+        self._note_loss(raw, writers)
+        saying = {
+            "task": dataclasses.asdict(reader.task if reader else Task("unlabelled", ())),
+            "columns": dataclasses.asdict(columns),
+            "origin": self._origin(raw, writers, reader),
+            "fingerprint": fingerprint(*([name, writer.digest()] for name, writer in writers.items())),
+            "said": self.said,
+            "splits": list(writers),
+        }
+        text = json.dumps(saying, ensure_ascii=False, indent=1)
+        (self.folder / _SAYING).write_text(text, encoding="utf-8")
+
+    def _splits(self, raw: dict[str, RawSplit]) -> dict[str, RawSplit]:
+        """The splits that are used, in order."""
+        if not self.labelled:
+            return {"test": raw["train"]} if list(raw) == ["train"] else raw
+        if "train" not in raw:
+            raise DataError(
+                f"there is no training split in {self.found.name!r}.", f"Splits found: {', '.join(raw)}."
+            )
+        for name in raw:
+            if name not in ORDER:
+                self.said.append(f"The split {name!r} is left out: it is neither train, validation nor test.")
+        return {name: raw[name] for name in ORDER if name in raw}
+
+    def _columns(self, first: RawSplit, want_label: bool) -> Columns:
+        if self.labelled or not want_label:
+            return choose_columns(first, self.config, labelled=self.labelled)
+        try:
+            return choose_columns(first, self.config, labelled=True)
+        except DataError:
+            if self.config.label is not None:
+                raise
+            return choose_columns(first, self.config, labelled=False)
+
+    def _reader(self, raw: dict[str, RawSplit], columns: Columns) -> LabelReader | None:
+        texts = f"text {columns.text!r}" + (f", pair {columns.pair!r}" if columns.pair else "")
+        flags = "--text --pair"
+        if columns.label is None or (not self.labelled and self.task is None):
+            self.said.append(f"Columns: {texts} ({flags}).")
+            return None
+        if self.labelled:
+            reader = understand_labels(raw, columns, self.config)
+        else:
+            assert self.task is not None
+            known = {"train": next(iter(raw.values()))}
+            template = understand_labels(known, columns, dataclasses.replace(self.config, task="auto"))
+            reader = dataclasses.replace(template, task=self.task)
+        labels = " / ".join(reader.task.labels[:6]) + (" / …" if len(reader.task.labels) > 6 else "")
+        what = f"{reader.task.kind}, {labels}" if labels else reader.task.kind
+        note = f" ({reader.note})" if reader.note else ""
+        self.said.append(f"Columns: {texts}, label {columns.label!r}: {what}{note} ({flags} --label --task).")
+        return reader
+
+    def _check_columns(self, raw: dict[str, RawSplit], columns: Columns) -> None:
+        from whet.data.columns import column_kind, label_columns
+
+        for name, split in raw.items():
+            needed = [*columns.texts]
+            if columns.label is not None and not (name == "test" and columns.label not in split.columns):
+                needed += label_columns(split, columns.label)
+            for column in needed:
+                if column not in split.columns:
+                    raise split.error(
+                        f"the {name} split has no column {column!r}.", f"Columns: {', '.join(split.columns)}."
+                    )
+            for column in columns.texts:
+                kind = column_kind(split.schema.field(column).type)
+                if kind != "text":
+                    raise split.error(f"the column holds {_SPOKEN[kind]}, not text.", column=column)
+
+    def _write(
+        self, raw: dict[str, RawSplit], columns: Columns, reader: LabelReader | None, scratch: Path
+    ) -> dict[str, SplitWriter]:
+        shares = {
+            "validation": 0.0 if "validation" in raw else self.config.validation_share,
+            "test": 0.0 if "test" in raw or "validation" in raw else self.config.test_share,
+        }
+        made = [name for name, share in shares.items() if share > 0]
+        writers: dict[str, SplitWriter] = {}
+        for name, split in raw.items():
+            if name == "train" and self.labelled and made and reader is not None:
+                parts, line = write_made_splits(
+                    split, columns, reader, self.config, self.folder, scratch, shares
+                )
+                self.said.append(line)
+                writers.update(parts)
+            else:
+                writer = SplitWriter(self.folder / f"{name}.arrow", name, columns, self.config)
+                writer.write_all(split, reader)
+                writers[name] = writer
+        order = [*ORDER, *(name for name in writers if name not in ORDER)]
+        return {name: writers[name] for name in order if name in writers}
+
+    def _check(
+        self, raw: dict[str, RawSplit], writers: dict[str, SplitWriter], reader: LabelReader | None
+    ) -> None:
+        """What training must not be given: empty texts, rows without label, labels it never saw."""
+        for name, writer in writers.items():
+            origin = raw.get(name, raw.get("train", next(iter(raw.values()))))
+            writer.refuse_empty(origin)
+            if not self.labelled or reader is None:
+                continue
+            if name != "test" and writer.unlabelled:
+                raise origin.error(
+                    f"{writer.unlabelled} {name} rows have no label.",
+                    "Leave them out, or put them in a test file.",
+                    row=writer.first_unlabelled,
+                    column=reader.column,
+                )
+            if name == "validation" and name in raw:
+                strange = dict(reader.unseen.get(name, {}))
+                for place in set(writer.label_counts) - set(writers["train"].label_counts):
+                    strange[reader.task.labels[place]] = writer.label_counts[place]
+                if strange:
+                    listed = ", ".join(f"{label!r} ({count})" for label, count in list(strange.items())[:5])
+                    raise origin.error(
+                        f"the validation split has labels that training never saw: {listed}.",
+                        "Correct them, or add training rows with them.",
+                        column=reader.column,
+                    )
+
+    def _note_loss(self, raw: dict[str, RawSplit], writers: dict[str, SplitWriter]) -> None:
+        surrogates = sum(split.surrogates for split in raw.values())
+        if surrogates:
+            self.said.append(
+                f"{surrogates} lone surrogates were replaced by U+FFFD: they are not characters."
+            )
+        dropped = sum(writer.dropped for writer in writers.values())
+        if dropped:
+            self.said.append(f"{dropped} rows with an empty text were left out (--drop-empty).")
+
+    def _origin(
+        self, raw: dict[str, RawSplit], writers: dict[str, SplitWriter], reader: LabelReader | None
+    ) -> dict[str, Any]:
+        unseen: dict[str, Counter[str]] = reader.unseen if reader else {}
+        return {
+            "source": self.found.name,
+            "kind": self.found.kind,
+            "files": [
+                {"split": name, "file": part.file, "rows": part.rows, "bytes": part.bytes}
+                for name, split in raw.items()
+                for part in split.parts
+            ],
+            "splits": {name: ("given" if name in raw else "made") for name in writers},
+            "split_seed": self.config.split_seed if len(writers) > len(raw) else None,
+            "rows": {name: writer.rows for name, writer in writers.items()},
+            "surrogates": sum(split.surrogates for split in raw.values()),
+            "dropped_empty": sum(writer.dropped for writer in writers.values()),
+            "unlabelled": {name: w.unlabelled for name, w in writers.items() if w.unlabelled},
+            "unseen_labels": {name: dict(counts.most_common(20)) for name, counts in unseen.items()},
+        }
+
+
+_SPOKEN = {
+    "whole": "whole numbers",
+    "number": "numbers",
+    "truth": "true and false",
+    "list": "lists",
+    "other": "no text",
+}
+
+
+def _open(folder: Path) -> Examples:
+    import datasets
+
+    saying = json.loads((folder / _SAYING).read_text(encoding="utf-8"))
+    splits = datasets.DatasetDict(
+        {name: datasets.Dataset.from_file(str(folder / f"{name}.arrow")) for name in saying["splits"]}
+    )
+    task = Task(saying["task"]["kind"], tuple(saying["task"]["labels"]))
+    return Examples(
+        splits,
+        task,
+        Columns(**saying["columns"]),
+        saying["origin"],
+        saying["fingerprint"],
+        tuple(saying["said"]),
+    )

@@ -1,0 +1,6 @@
+"""x"""
+
+from typing import Any
+
+
+def read_excel(*a: Any) -> Any: ...

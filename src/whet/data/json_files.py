@@ -1,0 +1,6 @@
+"""x"""
+
+from typing import Any
+
+
+def read_json(*a: Any) -> Any: ...

@@ -1,0 +1,171 @@
+"""The labels as they stand in the source, in one form: names, or lists of names, whatever the column's type."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from whet.data.columns import column_kind, label_columns
+from whet.data.raw import RawSplit
+
+MANY = 20_000
+"""More different labels than any classifier here is meant for: counting stops."""
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+WHOLE = re.compile(r"[+-]?(0|[1-9]\d*)(\.0*)?")
+DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+
+
+@dataclass
+class Survey:
+    """Which labels a split has, and how often."""
+
+    kind: str
+    counts: Counter[str] = field(default_factory=Counter)
+    missing: int = 0
+    first_missing: int = 0
+    many: bool = False
+    rows: int = 0
+
+    @property
+    def values(self) -> list[str]:
+        return list(self.counts)
+
+
+def survey(split: RawSplit, label: str) -> Survey:
+    """Count the labels of a split. A list counts as its JSON text, so that lists of one cell stay together."""
+    names = label_columns(split, label)
+    kind = "columns" if len(names) > 1 else column_kind(split.schema.field(names[0]).type)
+    found = Survey(kind)
+    for batch in split.read(names):
+        if kind == "columns":
+            found.rows += batch.num_rows
+            continue
+        values = as_names(batch.column(0), split.class_names.get(names[0]))
+        _count(found, values)
+        if len(found.counts) > MANY:
+            found.many = True
+            break
+    return found
+
+
+def _count(found: Survey, values: Any) -> None:
+    import pyarrow.compute as pc
+
+    if found.kind == "list":
+        cells = [
+            None if cell is None else json.dumps(cell, ensure_ascii=False) for cell in values.to_pylist()
+        ]
+        counts = Counter(cells)
+        absent = counts.pop(None, 0)
+        if absent and not found.missing:
+            found.first_missing = found.rows + cells.index(None) + 1
+        found.missing += absent
+        found.counts.update({cell: count for cell, count in counts.items() if cell is not None})
+    else:
+        for item in pc.value_counts(values).to_pylist():
+            value, count = item["values"], item["counts"]
+            if value is None or not value.strip():
+                if not found.missing:
+                    blank = pc.or_kleene(pc.is_null(values), pc.equal(pc.utf8_trim_whitespace(values), ""))
+                    found.first_missing = found.rows + pc.index(blank, True).as_py() + 1
+                found.missing += count
+            else:
+                found.counts[value] += count
+    found.rows += len(values)
+
+
+def as_names(values: Any, declared: Sequence[str] | None = None) -> Any:
+    """A label column as strings (or lists of strings); missing is null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    kind = column_kind(values.type)
+    if kind == "list":
+        inner = as_names(values.flatten(), declared)
+        lengths = pc.fill_null(pc.list_value_length(values), 0)
+        offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths.cast(pa.int64()))])
+        return pa.LargeListArray.from_arrays(offsets, inner, mask=values.is_null())
+    if kind == "whole" and declared:
+        inside = pc.and_(pc.greater_equal(values, 0), pc.less(values, len(declared)))
+        chosen = pa.array(declared, pa.large_string()).take(pc.if_else(inside, values, None))
+        # -1 is how data sets with names write "no label"; any other number stays itself, and is then unknown.
+        outside = pc.if_else(pc.equal(values, -1), None, values).cast(pa.large_string())
+        return pc.if_else(inside, chosen, outside)
+    if kind == "number":
+        numbers = values.cast(pa.float64())
+        numbers = pc.if_else(pc.is_nan(numbers), None, numbers)
+        if _all_whole(numbers):
+            return numbers.cast(pa.int64()).cast(pa.large_string())
+        return numbers.cast(pa.large_string())
+    return values.cast(pa.large_string())
+
+
+def _all_whole(numbers: Any) -> bool:
+    import pyarrow.compute as pc
+
+    exact = pc.and_(pc.equal(pc.floor(numbers), numbers), pc.less(pc.abs(numbers), 2.0**53))
+    return bool(pc.all(exact).as_py() in (True, None))
+
+
+def canonical_number(value: str) -> str:
+    """`1.0`, `+1` and `1` are one label."""
+    stripped = value.strip()
+    return str(int(float(stripped))) if WHOLE.fullmatch(stripped) else stripped
+
+
+def is_number(value: str) -> bool:
+    return NUMBER.fullmatch(value.strip()) is not None
+
+
+def is_whole(value: str) -> bool:
+    return WHOLE.fullmatch(value.strip()) is not None
+
+
+def written_list(cell: str) -> list[str] | None:
+    """The labels of a cell that holds a list as JSON or Python writes it; None if it does not."""
+    text = cell.strip()
+    if not (text.startswith("[") and text.endswith("]")):
+        return None
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            found = parse(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(found, list) and all(isinstance(item, str | int | float) for item in found):
+            return [str(item) for item in found]
+    return None
+
+
+def split_cell(cell: str, delimiter: str) -> list[str]:
+    return [piece.strip() for piece in cell.split(delimiter)]
+
+
+def find_delimiter(values: Sequence[str]) -> tuple[str | None, str | None]:
+    """What separates several labels in a cell: (the delimiter that is proven, one that is only possible).
+
+    Proven: every label that stands beside another one also stands in a different cell value, and there are
+    fewer labels than cell values. Commas are also ordinary in names, so alone they raise no doubt.
+    """
+    doubtful = None
+    for delimiter in ("|", ";", ","):
+        joined = [value for value in values if delimiter in value]
+        if not joined:
+            continue
+        cells = [split_cell(value, delimiter) for value in values]
+        places = Counter(piece for pieces in cells for piece in set(pieces))
+        whole = all(piece for pieces in cells for piece in pieces)
+        beside = {piece for value in joined for piece in split_cell(value, delimiter)}
+        if whole and len(places) < len(values) and all(places[piece] >= 2 for piece in beside):
+            return delimiter, None
+        if delimiter != ",":
+            doubtful = doubtful or delimiter
+    return None, doubtful

@@ -1,0 +1,318 @@
+"""Which task the labels make, which labels there are and in which order, and the labels as numbers."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from whet.config import DataConfig
+from whet.data.columns import Columns, Task, label_columns
+from whet.data.label_values import (
+    DECIMAL_COMMA,
+    Survey,
+    as_names,
+    canonical_number,
+    find_delimiter,
+    is_number,
+    is_whole,
+    split_cell,
+    survey,
+    written_list,
+)
+from whet.data.raw import RawSplit
+
+NEGATIONS = ("not", "non", "no", "un", "in", "dis", "il", "ir", "im")
+MOST_WHOLE_NUMBERS = 100
+MOST_CLASSES = 1000
+Cut = Callable[[str], list[str]]
+
+
+@dataclass
+class LabelReader:
+    """Turns the label column of any split into numbers."""
+
+    task: Task
+    column: str
+    numeric: bool = False
+    """Class names are whole numbers: `1.0` and `1` are one class."""
+    minus_one_is_missing: bool = True
+    cut: Cut | None = None
+    """Takes a cell that holds several labels apart."""
+    note: str = ""
+    unseen: dict[str, Counter[str]] = field(default_factory=dict)
+    """Labels outside the task that were met, by split."""
+
+    def read(self, split: RawSplit, name: str, batch: Any, before: int) -> Any:
+        """Labels of a batch: null where the row has none or one that the task does not have."""
+        columns = label_columns(split, self.column)
+        if len(columns) > 1:
+            return self._from_columns(split, batch, columns, before)
+        values = as_names(batch.column(columns[0]), split.class_names.get(columns[0]))
+        if self.task.kind == "regression":
+            return self._numbers(split, values, before)
+        if self.task.kind == "multilabel":
+            return self._lists(split, name, values, before)
+        return self._classes(name, values)
+
+    def _classes(self, name: str, values: Any) -> Any:
+        import pyarrow as pa
+
+        encoded = values.dictionary_encode()
+        index = {label: place for place, label in enumerate(self.task.labels)}
+        places: list[int | None] = []
+        unknown: dict[int, str] = {}
+        for code, value in enumerate(encoded.dictionary.to_pylist()):
+            place = self._place(value, index)
+            places.append(place)
+            if place is None and not self.is_missing(value):
+                unknown[code] = value
+        if unknown:
+            codes = Counter(encoded.indices.to_pylist())
+            met = self.unseen.setdefault(name, Counter())
+            met.update({value: codes[code] for code, value in unknown.items()})
+        return pa.array(places, pa.int64()).take(encoded.indices)
+
+    def _place(self, value: str, index: Mapping[str, int]) -> int | None:
+        if self.is_missing(value):
+            return None
+        return index.get(canonical_number(value) if self.numeric else value)
+
+    def is_missing(self, value: str | None) -> bool:
+        if value is None or not value.strip():
+            return True
+        return self.minus_one_is_missing and is_whole(value) and canonical_number(value) == "-1"
+
+    def _numbers(self, split: RawSplit, values: Any, before: int) -> Any:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        trimmed = pc.utf8_trim_whitespace(values)
+        present = pc.if_else(pc.equal(trimmed, ""), None, trimmed)
+        try:
+            numbers = present.cast(pa.float64())
+        except pa.ArrowInvalid:
+            for offset, value in enumerate(present.to_pylist()):
+                if value is not None and not is_number(value):
+                    raise split.error(
+                        f"the label {value!r} is not a number.",
+                        "Regression needs numbers (3.5, not 3,5); for classes say --task multiclass.",
+                        row=before + offset + 1,
+                        column=self.column,
+                    ) from None
+            raise
+        bad = pc.index(pc.invert(pc.is_finite(numbers)), True).as_py()
+        if bad >= 0:
+            raise split.error("the label is not finite.", row=before + bad + 1, column=self.column)
+        return numbers.cast(pa.float32())
+
+    def _lists(self, split: RawSplit, name: str, values: Any, before: int) -> Any:
+        import pyarrow as pa
+
+        index = {label: place for place, label in enumerate(self.task.labels)}
+        rows: list[list[float] | None] = []
+        for offset, cell in enumerate(values.to_pylist()):
+            if isinstance(cell, str) and self.cut is not None:
+                cell = self.cut(cell) if cell.strip() else None
+            if cell is None:
+                rows.append(None)
+                continue
+            row = [0.0] * len(index)
+            for label in cell:
+                if label is None or not str(label).strip():
+                    raise split.error(
+                        "a label in the list is empty.", row=before + offset + 1, column=self.column
+                    )
+                label = canonical_number(label) if self.numeric else label
+                if label in index:
+                    row[index[label]] = 1.0
+                else:
+                    self.unseen.setdefault(name, Counter())[label] += 1
+            rows.append(row)
+        return pa.array(rows, pa.list_(pa.float32()))
+
+    def _from_columns(self, split: RawSplit, batch: Any, columns: Sequence[str], before: int) -> Any:
+        import numpy as np
+        import pyarrow as pa
+
+        known = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0}
+        matrix = np.zeros((batch.num_rows, len(columns)), np.float32)
+        for place, column in enumerate(columns):
+            for row, value in enumerate(as_names(batch.column(column)).to_pylist()):
+                key = canonical_number(value).lower() if value else ""
+                if key not in known:
+                    raise split.error(
+                        f"the cell is {value!r}.",
+                        "Columns of a multi-label task hold 0 or 1.",
+                        row=before + row + 1,
+                        column=column,
+                    )
+                matrix[row, place] = known[key]
+        offsets = np.arange(0, matrix.size + 1, len(columns), dtype=np.int32)
+        return pa.ListArray.from_arrays(pa.array(offsets), pa.array(matrix.ravel()))
+
+
+def understand_labels(splits: Mapping[str, RawSplit], columns: Columns, config: DataConfig) -> LabelReader:
+    """The task that the training labels make, and how to read them."""
+    assert columns.label is not None
+    train = splits["train"]
+    names = label_columns(train, columns.label)
+    if len(names) > 1:
+        return LabelReader(Task("multilabel", tuple(names)), columns.label, note="one column a label")
+    found = survey(train, columns.label)
+    declared = train.class_names.get(columns.label)
+    if config.task == "regression":
+        return LabelReader(Task("regression", ()), columns.label)
+    if found.kind == "other":
+        raise train.error("the label column holds neither text, numbers nor lists.", column=columns.label)
+    if found.kind == "list" or config.label_delimiter or config.task == "multilabel":
+        return _multilabel(train, found, columns.label, config, declared)
+    if declared is not None:
+        return LabelReader(_classes_task(train, list(declared), columns.label, config), columns.label)
+    return _from_values(train, found, columns.label, config)
+
+
+def _from_values(train: RawSplit, found: Survey, column: str, config: DataConfig) -> LabelReader:
+    """Classes, numbers or cells with several labels, by what the values look like."""
+    values = found.values
+    asked = config.task in ("binary", "multiclass")
+    if not values:
+        raise train.error("no row has a label.", "Name another column with --label.", column=column)
+    if all(map(is_number, values)):
+        if all(map(is_whole, values)):
+            return _whole_numbers(train, found, column, config)
+        if not asked:
+            return LabelReader(Task("regression", ()), column, note="the labels have decimals")
+    elif not asked:
+        if all(is_number(v) or DECIMAL_COMMA.fullmatch(v.strip()) for v in values):
+            raise train.error(
+                f"the labels look like numbers with a decimal comma, such as {values[0]!r}.",
+                "Write them with a point for regression, or say --task multiclass if they are names.",
+                column=column,
+            )
+        several = _several_in_a_cell(train, found, column, config)
+        if several is not None:
+            return several
+    return LabelReader(
+        _classes_task(train, _ordered(values), column, config, found), column, minus_one_is_missing=not asked
+    )
+
+
+def _whole_numbers(train: RawSplit, found: Survey, column: str, config: DataConfig) -> LabelReader:
+    asked = config.task in ("binary", "multiclass")
+    numbers = sorted({int(canonical_number(value)) for value in found.values})
+    if -1 in numbers and not asked:
+        count = sum(count for value, count in found.counts.items() if canonical_number(value) == "-1")
+        if len(numbers) > 1:
+            raise train.error(
+                f"{count} training rows have the label -1, which means unlabelled.",
+                "Leave them out; if -1 is a class of its own, say --task "
+                f"{'binary' if len(numbers) == 2 else 'multiclass'}.",
+                column=column,
+            )
+    if len(numbers) > MOST_WHOLE_NUMBERS and not asked:
+        raise train.error(
+            f"the label has {len(numbers)} different whole numbers: classes or a quantity?",
+            "Say --task multiclass or --task regression.",
+            column=column,
+        )
+    task = _classes_task(train, [str(number) for number in numbers], column, config, found)
+    return LabelReader(task, column, numeric=True, minus_one_is_missing=not asked)
+
+
+def _several_in_a_cell(train: RawSplit, found: Survey, column: str, config: DataConfig) -> LabelReader | None:
+    values = found.values
+    if all(written_list(value) is not None for value in values):
+        return _multilabel(train, found, column, config, None)
+    proven, doubtful = find_delimiter(values) if len(values) <= MOST_CLASSES else (None, None)
+    if proven is not None:
+        return _multilabel(train, found, column, config, None, proven)
+    if doubtful is not None:
+        example = next(value for value in values if doubtful in value)
+        raise train.error(
+            f"the label {example!r} may be one label or several separated by {doubtful!r}.",
+            f"Say --task multiclass, or --label-delimiter '{doubtful}'.",
+            column=column,
+        )
+    return None
+
+
+def _multilabel(
+    train: RawSplit,
+    found: Survey,
+    column: str,
+    config: DataConfig,
+    declared: Sequence[str] | None,
+    delimiter: str | None = None,
+) -> LabelReader:
+    if config.task not in ("auto", "multilabel"):
+        raise train.error(
+            f"the task is {config.task}, but the cells hold several labels.",
+            "Say --task multilabel.",
+            column=column,
+        )
+    delimiter = config.label_delimiter or delimiter
+    note, cut = "", None
+    if found.kind == "list":
+        cells = [json.loads(value) for value in found.values]
+    else:
+        cut = _cutter(found.values, delimiter)
+        cells = [cut(value) for value in found.values]
+        note = f"several in a cell, separated by {delimiter!r}" if delimiter else "several in a cell"
+    pieces = {piece for cell in cells for piece in cell if piece is not None and piece.strip()}
+    if found.many or len(pieces) > MOST_CLASSES:
+        raise train.error(
+            f"the lists hold {len(pieces)} different labels.", "Name another column.", column=column
+        )
+    numeric = bool(pieces) and all(map(is_whole, pieces)) and declared is None
+    names = list(declared) if declared else _ordered({canonical_number(p) if numeric else p for p in pieces})
+    if len(names) < 2:
+        raise train.error(f"there is only one label, {names[:1]}.", "Two or more are needed.", column=column)
+    return LabelReader(
+        Task("multilabel", tuple(names)), column, numeric, minus_one_is_missing=False, cut=cut, note=note
+    )
+
+
+def _cutter(values: Sequence[str], delimiter: str | None) -> Cut:
+    if delimiter is not None:
+        return lambda cell: split_cell(cell, delimiter)
+    if values and all(written_list(value) is not None for value in values):
+        return lambda cell: written_list(cell) or []
+    return lambda cell: [cell]
+
+
+def _classes_task(
+    train: RawSplit, names: list[str], column: str, config: DataConfig, found: Survey | None = None
+) -> Task:
+    if config.task == "binary" and len(names) != 2:
+        raise train.error(f"a binary task has 2 labels, and there are {len(names)}.", column=column)
+    if len(names) < 2:
+        raise train.error(
+            f"every row has the label {names[0]!r}.", "A classifier needs two classes or more.", column=column
+        )
+    if found is not None and (
+        found.many or len(names) > MOST_CLASSES or len(names) > max(20, found.rows // 2)
+    ):
+        count = f"more than {len(names)}" if found.many else str(len(names))
+        raise train.error(
+            f"the label has {count} different values in {found.rows} rows.",
+            "That is more than a classifier can learn; name another column with --label.",
+            column=column,
+        )
+    return Task("binary" if len(names) == 2 else "multiclass", tuple(names))
+
+
+def _ordered(names: Sequence[str] | set[str]) -> list[str]:
+    """Numbers by value; names by alphabet, but of two labels the one that negates the other comes first."""
+    if all(map(is_whole, names)):
+        return sorted(names, key=lambda name: int(canonical_number(name)))
+    ordered = sorted(names, key=lambda name: (name.casefold(), name))
+    if len(ordered) == 2:
+        first, second = (name.casefold().strip() for name in ordered)
+        if any(
+            second == f"{negation}{joint}{first}" for negation in NEGATIONS for joint in ("", "_", "-", " ")
+        ):
+            ordered.reverse()
+    return ordered

@@ -1,0 +1,155 @@
+"""Opening files: compression seen from the content, decoding with a byte offset for what is not text."""
+
+from __future__ import annotations
+
+import codecs
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from whet.errors import DataError, EnvironmentFault
+
+MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
+COMPRESSED_SUFFIXES = (".gz", ".gzip", ".zst", ".zstd", ".bz2")
+FOREIGN_TEXT = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+
+
+def plain_suffix(path: str | Path) -> str:
+    """The suffix that tells the format: `.csv` for `reviews.csv.gz`."""
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    while suffixes and suffixes[-1] in COMPRESSED_SUFFIXES:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def first_bytes(path: Path, count: int = 4096) -> bytes:
+    """The beginning of the file's content, decompressed."""
+    with open_binary(path) as stream:
+        try:
+            return stream.read(count)
+        except OSError as error:
+            raise broken_compression(path, error) from None
+
+
+def open_binary(path: Path) -> BinaryIO:
+    """The content of a file as bytes, decompressed where its first bytes say so."""
+    import pyarrow as pa
+
+    try:
+        with open(path, "rb") as file:
+            start = file.read(4)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    kind = next((kind for magic, kind in MAGIC.items() if start.startswith(magic)), None)
+    if kind is None:
+        return open(path, "rb")
+    return cast(BinaryIO, pa.input_stream(str(path), compression=kind, buffer_size=1 << 20))
+
+
+def unreadable(path: Path, error: OSError) -> Exception:
+    """The error for a file that cannot be opened."""
+    if isinstance(error, FileNotFoundError):
+        return DataError(f"There is no file {str(path)!r}.")
+    if isinstance(error, IsADirectoryError):
+        return DataError(f"{str(path)!r} is a folder.", "Give a file.")
+    return EnvironmentFault(f"Cannot read {str(path)!r}: {error.strerror or error}.")
+
+
+def broken_compression(path: Path, error: Exception) -> DataError:
+    return DataError(f"the compressed content is broken: {error}.", file=path.name)
+
+
+class TextReader(io.RawIOBase):
+    """Bytes that pass through, checked: a decoding error later can name the byte's place in the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._stream = path, open_binary(path)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._stream.read(len(buffer))
+        except (OSError, EOFError) as error:
+            raise broken_compression(self.path, error) from None
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def open_text(path: Path, encoding: str) -> io.TextIOWrapper:
+    """Text with its line ends untouched. UTF-8 may start with a BOM; surrogates pass, to be counted later."""
+    try:
+        name = codecs.lookup(encoding).name
+    except LookupError:
+        raise DataError(
+            f"There is no encoding {encoding!r}.", "Try --encoding utf-8, utf-16, latin-1 or cp1252."
+        ) from None
+    if name == "utf-8":
+        name = "utf-8-sig"
+        start = first_bytes(path, 4)
+        for bom, foreign in FOREIGN_TEXT.items():
+            if start.startswith(bom):
+                raise DataError(
+                    f"byte 0 is the mark of {foreign.upper()}, not of UTF-8 text.",
+                    f"Say --encoding {foreign}.",
+                    file=path.name,
+                )
+    raw = io.BufferedReader(TextReader(path), 1 << 20)
+    errors = "surrogatepass" if name.startswith("utf") else "strict"
+    return io.TextIOWrapper(raw, encoding=name, errors=errors, newline="")
+
+
+def lines(path: Path, encoding: str, longest: int) -> Iterator[str]:
+    """Lines with their ends. One that is longer than `longest` characters is refused before it fills the memory."""
+    with open_text(path, encoding) as text:
+        readline = text.readline
+        try:
+            while line := readline(longest + 1):
+                if len(line) > longest:
+                    raise OverlongLine(longest)
+                yield line
+        except UnicodeDecodeError:
+            raise undecodable(path, encoding) from None
+
+
+class OverlongLine(Exception):
+    """A line without an end in sight."""
+
+
+def undecodable(path: Path, encoding: str) -> DataError:
+    """Where the bytes stop being text: found by decoding again, since the buffered reader has lost count."""
+    decoder = codecs.getincrementaldecoder(encoding)(
+        "surrogatepass" if "utf" in encoding.lower() else "strict"
+    )
+    offset, rows = 0, 0
+    with open_binary(path) as stream:
+        while True:
+            block = stream.read(1 << 20)
+            pending = len(decoder.getstate()[0])
+            try:
+                decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                at = offset - pending + error.start
+                rows += error.object[: error.start].count(b"\n") + 1
+                value = error.object[error.start]
+                return DataError(
+                    f"byte {at} (line {rows}) is 0x{value:02x}, which is not {encoding.upper()} text.",
+                    "If the file is in another encoding, name it: --encoding latin-1, cp1252 or utf-16.",
+                    file=path.name,
+                )
+            offset += len(block)
+            rows += block.count(b"\n")
+            if not block:
+                return DataError(f"the file is not {encoding.upper()} text.", file=path.name)
+
+
+def mend_surrogates(value: str) -> tuple[str, int]:
+    """The text with surrogate pairs joined and lone ones replaced by U+FFFD; how many were replaced."""
+    mended = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return mended, mended.count("\ufffd") - value.count("\ufffd")

@@ -1,0 +1,156 @@
+"""What every reader returns: the columns as they stand in the source, read in batches, never all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from whet.errors import DataError
+
+BATCH_ROWS = 20_000
+"""Rows held in memory at a time while a source is read."""
+
+Batches = Iterator[Any]
+Read = Callable[[Sequence[str] | None], Batches]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file of a split, and how many of the split's rows came from it."""
+
+    file: str
+    rows: int
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class RawSplit:
+    """One split of a source: typed columns that can be read again and again, batch by batch."""
+
+    schema: Any
+    """A pyarrow schema; text files give strings only, so that `001` and `NA` stay what they are."""
+    read: Read
+    """Record batches in source order, with the named columns only."""
+    parts: tuple[Part, ...]
+    class_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names of integer labels, for columns whose source declares them."""
+    nested: tuple[str, ...] = ()
+    """Columns of the source that hold objects: listed in messages, never read."""
+    notes: tuple[str, ...] = ()
+    """What the reader found out and a person may want to overrule."""
+    surrogates: int = 0
+    """Lone surrogates that were replaced, for they cannot be written as UTF-8."""
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.schema.names)
+
+    def where(self, row: int) -> tuple[str, int]:
+        """The file that holds the split's row (counted from 1), and the row's number in that file."""
+        for part in self.parts:
+            if row <= part.rows:
+                return part.file, row
+            row -= part.rows
+        return (self.parts[-1].file if self.parts else ""), row
+
+    def error(self, message: str, hint: str = "", *, row: int | None = None, column: str = "") -> DataError:
+        """A data error that names file, row and column."""
+        if row is None:
+            file = self.parts[0].file if len(self.parts) == 1 else ""
+            return DataError(message, hint, file=file, column=column)
+        file, own_row = self.where(row)
+        return DataError(message, hint, file=file, row=own_row, column=column)
+
+
+class Spill:
+    """An Arrow file in a scratch folder: what a streaming reader writes once and later passes read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.rows = path, 0
+        self._writer: Any = None
+        self.schema: Any = None
+
+    def write(self, batch: Any) -> None:
+        import pyarrow as pa
+
+        if self._writer is None:
+            self.schema = batch.schema
+            self._writer = pa.ipc.new_file(str(self.path), batch.schema)
+        self._writer.write_batch(batch)
+        self.rows += batch.num_rows
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def read(self, columns: Sequence[str] | None = None) -> Batches:
+        """Plain reads, not a memory map: mapped pages would count as memory of the process."""
+        import pyarrow as pa
+
+        if self.schema is None:
+            return
+        options = None
+        if columns is not None:
+            options = pa.ipc.IpcReadOptions(included_fields=[self.schema.names.index(c) for c in columns])
+        with pa.OSFile(str(self.path)) as file:
+            reader = pa.ipc.open_file(file, options=options)
+            for index in range(reader.num_record_batches):
+                batch = reader.get_batch(index)
+                yield batch if columns is None else batch.select(list(columns))
+
+
+def from_table(table: Any, file: str, class_names: dict[str, tuple[str, ...]] | None = None) -> RawSplit:
+    """A split out of a pyarrow table that is already in memory (or mapped)."""
+
+    def read(columns: Sequence[str] | None = None) -> Batches:
+        wanted = table if columns is None else table.select(list(columns))
+        yield from wanted.to_batches(max_chunksize=BATCH_ROWS)
+
+    return RawSplit(table.schema, read, (Part(file, table.num_rows),), class_names or {})
+
+
+def join(splits: Sequence[RawSplit]) -> RawSplit:
+    """Several files of one split, one after another; they must have the same columns."""
+    import pyarrow as pa
+
+    first = splits[0]
+    for other in splits[1:]:
+        if set(other.columns) != set(first.columns):
+            raise other.error(
+                f"its columns are {', '.join(other.columns)}, but {first.parts[0].file} has "
+                f"{', '.join(first.columns)}.",
+                "Files that are read together must have the same columns.",
+            )
+    try:
+        schema = pa.unify_schemas(
+            [pa.schema([split.schema.field(name) for name in first.columns]) for split in splits],
+            promote_options="permissive",
+        )
+    except (pa.ArrowTypeError, pa.ArrowInvalid) as error:
+        raise DataError(
+            f"{first.parts[0].file} and the files read with it differ in a column's type: {error}."
+        ) from None
+
+    def read(columns: Sequence[str] | None = None) -> Batches:
+        names = first.columns if columns is None else list(columns)
+        target = pa.schema([schema.field(name) for name in names])
+        for split in splits:
+            for batch in split.read(names):
+                yield batch if batch.schema.equals(target) else batch.cast(target)
+
+    return RawSplit(
+        schema,
+        read,
+        tuple(part for split in splits for part in split.parts),
+        first.class_names,
+        tuple(dict.fromkeys(name for split in splits for name in split.nested)),
+        tuple(dict.fromkeys(note for split in splits for note in split.notes)),
+        sum(split.surrogates for split in splits),
+    )

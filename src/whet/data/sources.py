@@ -1,0 +1,210 @@
+"""What a source is, and which reader takes it: a path, a glob, standard input, a name, or a Python object."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from whet.config import DataConfig
+from whet.data.arrow_files import read_arrow, read_parquet
+from whet.data.column_names import SPLITS
+from whet.data.delimited import read_delimited
+from whet.data.open_files import first_bytes, plain_suffix
+from whet.data.raw import RawSplit, join
+from whet.errors import DataError
+
+Reader = Callable[[Path, DataConfig, Path], RawSplit]
+DELIMITED = (".csv", ".tsv", ".tab", ".txt", ".psv")
+
+
+@dataclass(frozen=True)
+class Source:
+    """What was found under the name the user gave, before anything is read."""
+
+    kind: str
+    """`files`, `labelled folders`, `hub` or `object`."""
+    name: str
+    files: dict[str, tuple[Path, ...]] = field(default_factory=dict)
+    """Files by split."""
+    value: Any = None
+    notes: tuple[str, ...] = ()
+
+
+def find_source(source: Any, config: DataConfig, scratch: Path) -> Source:
+    """What the user points at. Nothing is read yet but names and, for standard input, its bytes."""
+    if not isinstance(source, str | os.PathLike):
+        return Source("object", "data", value=source)
+    name = os.fspath(source)
+    if not name:
+        raise DataError(
+            "no data was named.", "Give a file, a folder, a data set's name, or - for standard input."
+        )
+    if "\0" in name:
+        raise DataError("the name of the source holds a NUL byte.")
+    if name == "-":
+        found = Source("files", "standard input", {"train": (_spool(scratch),)})
+    else:
+        found = _find_path(name)
+    return _with_given_splits(found, config)
+
+
+def _find_path(name: str) -> Source:
+    from whet.data.folders import find_folder
+
+    path = Path(name).expanduser()
+    try:
+        if not path.exists() and name.startswith("sample/"):
+            path = Path(__file__).parent.parent / name
+        if path.is_dir():
+            return find_folder(path)
+        if path.exists():
+            return Source("files", path.name, {"train": (path,)})
+    except OSError as error:
+        raise DataError(f"the name {name[:80]!r} cannot be a path: {error.strerror}.") from None
+    if glob.has_magic(name):
+        return _find_glob(name)
+    if _like_hub_name(name):
+        return Source("hub", name, value=name)
+    raise DataError(f"There is no file or folder {name!r}.", _neighbours(path))
+
+
+def _find_glob(pattern: str) -> Source:
+    from whet.data.folders import split_of
+
+    paths = sorted(Path(match) for match in glob.glob(pattern, recursive=True) if Path(match).is_file())
+    if not paths:
+        raise DataError(f"No file matches {pattern!r}.")
+    named = {path: split_of(path) for path in paths}
+    files: dict[str, list[Path]] = {}
+    for path in paths:
+        files.setdefault(named[path] if all(named.values()) else "train", []).append(path)  # type: ignore[arg-type]
+    return Source("files", pattern, {split: tuple(found) for split, found in files.items()})
+
+
+def _like_hub_name(name: str) -> bool:
+    parts = name.split("/")
+    plain = all(part and part.replace("-", "").replace("_", "").replace(".", "").isalnum() for part in parts)
+    return plain and len(parts) <= 3 and not plain_suffix(name) and not name.startswith((".", "~"))
+
+
+def _neighbours(path: Path) -> str:
+    from whet.errors import nearest
+
+    try:
+        names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    except OSError:
+        names = []
+    hint = nearest(path.name, names) if names else ""
+    return hint if hint.startswith("Did you mean") else "Check the path."
+
+
+def _with_given_splits(found: Source, config: DataConfig) -> Source:
+    """The source with the files that --validation and --test name."""
+    files = dict(found.files)
+    for split, given in (("validation", config.validation), ("test", config.test)):
+        if given is None:
+            continue
+        path = Path(given).expanduser()
+        if not path.is_file():
+            raise DataError(f"There is no file {given!r} (--{split}).", _neighbours(path))
+        files[split] = (path,)
+    return Source(found.kind, found.name, files, found.value, found.notes)
+
+
+def _spool(scratch: Path) -> Path:
+    """Standard input on disk: it has to be looked at more than once."""
+    path = scratch / "standard input"
+    with open(path, "wb") as file:
+        while block := sys.stdin.buffer.read(1 << 20):
+            file.write(block)
+    return path
+
+
+def read_source(source: Source, config: DataConfig, scratch: Path) -> dict[str, RawSplit]:
+    """The splits of a source, each with the columns it has there."""
+    if source.kind == "hub":
+        from whet.data.hub import load_hub
+
+        splits = read_objects(load_hub(source.value), source.name)
+    elif source.kind == "object":
+        splits = read_objects(source.value, source.name)
+    elif source.kind == "labelled folders":
+        from whet.data.folders import read_labelled_folders
+
+        splits = read_labelled_folders(source.value, config, scratch)
+    else:
+        splits = {}
+    for split, paths in source.files.items():
+        splits[split] = join([read_file(path, config, scratch) for path in paths])
+    return splits
+
+
+def read_objects(value: Any, name: str) -> dict[str, RawSplit]:
+    """Splits of a Python object: those of a mapping, or one that is called train."""
+    from whet.data.python_objects import is_split_map, read_object
+
+    if not is_split_map(value):
+        return {"train": read_object(value, name)}
+    assert isinstance(value, Mapping)
+    splits: dict[str, RawSplit] = {}
+    for key, table in value.items():
+        split = SPLITS.get(str(key).casefold(), str(key))
+        if split in splits:
+            raise DataError(f"two splits are called {split}: {', '.join(map(str, value))}.")
+        splits[split] = read_object(table, f"{name}[{str(key)!r}]")
+    return splits
+
+
+def read_file(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
+    """One file, by what it holds: first its first bytes, then its name."""
+    start = first_bytes(path, 4096)
+    if not start:
+        raise DataError("the file is empty.", file=path.name)
+    reader = _reader(path, start)
+    return reader(path, config, scratch)
+
+
+def _reader(path: Path, start: bytes) -> Reader:
+    from whet.data.excel import read_excel
+    from whet.data.json_files import read_json
+
+    suffix = plain_suffix(path)
+    if start.startswith(b"PAR1"):
+        return read_parquet
+    if start.startswith(b"ARROW1") or suffix in (".arrow", ".feather", ".ipc"):
+        return read_arrow
+    if start.startswith(b"PK\x03\x04") or suffix in (".xlsx", ".xlsm"):
+        return read_excel
+    if suffix in (".parquet", ".pq"):
+        return read_parquet
+    if suffix in (".json", ".jsonl", ".ndjson", ".jsonlines"):
+        return read_json
+    if suffix in DELIMITED:
+        return read_delimited
+    if suffix in (
+        ".xls",
+        ".ods",
+        ".pdf",
+        ".doc",
+        ".docx",
+        ".zip",
+        ".tar",
+        ".pkl",
+        ".pickle",
+        ".pt",
+        ".bin",
+        ".h5",
+    ):
+        raise DataError(
+            f"files of the kind {suffix} are not read.",
+            "Save it as CSV, JSON lines, Parquet or .xlsx.",
+            file=path.name,
+        )
+    if start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
+        return read_json
+    return read_delimited

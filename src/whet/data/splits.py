@@ -1,0 +1,99 @@
+"""Validation and test rows out of the training rows: the same shares of every label, no text on two sides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from whet.data.columns import Task
+from whet.errors import DataError
+
+TRAIN, VALIDATION, TEST = 0, 1, 2
+NAMES = ("train", "validation", "test")
+BINS = 10
+"""Regression labels are cut into this many groups of equal size, and each is split alike."""
+
+
+def assign(
+    keys: Any, labels: Any, task: Task, *, validation_share: float, test_share: float, seed: int
+) -> Any:
+    """For each row 0 (train), 1 (validation) or 2 (test).
+
+    Rows with the same key (the same text, or a pair and its swap) go to the same side. What a row gets depends
+    on the seed, the keys and the labels, and on nothing else.
+    """
+    import numpy as np
+
+    shares = {VALIDATION: validation_share, TEST: test_share}
+    wanted = {side: share for side, share in shares.items() if share > 0}
+    strata = _strata(labels, task)
+    groups, first, members = np.unique(keys, return_index=True, return_inverse=True)
+    sizes = np.bincount(members, minlength=len(groups))
+    group_strata = strata[first]
+    sides = np.zeros(len(groups), np.int8)
+    generator = np.random.default_rng(seed)
+    for stratum in np.unique(group_strata):
+        own = np.flatnonzero(group_strata == stratum)
+        # In the order of first appearance, so that the shuffle does not depend on the hash's values.
+        own = generator.permutation(own[np.argsort(first[own])])
+        if len(own) <= len(wanted):
+            if task.kind in ("binary", "multiclass"):
+                raise _too_small(task.labels[stratum], len(own), len(wanted) + 1)
+            continue
+        sides[own] = _deal(sizes[own], wanted)
+    return sides[members]
+
+
+def _deal(sizes: Any, wanted: dict[int, float]) -> Any:
+    """Sides for the groups of one stratum, already shuffled: each wanted side gets its share of the rows."""
+    import numpy as np
+
+    sides = np.zeros(len(sizes), np.int8)
+    total = int(sizes.sum())
+    for side, share in wanted.items():
+        target = max(1, round(share * total))
+        free = np.flatnonzero(sides == TRAIN)
+        # A text that fills a whole side by its repetitions stays in training, if others are there to choose.
+        fitting = free[sizes[free] <= target]
+        candidates = fitting if len(fitting) else free
+        filled = np.cumsum(sizes[candidates]) - sizes[candidates]
+        chosen = candidates[filled < target]
+        others = len(free) - len(chosen)
+        if others < 1:
+            chosen = chosen[: len(free) - 1]
+        sides[chosen] = side
+    return sides
+
+
+def _strata(labels: Any, task: Task) -> Any:
+    """Which rows have to be split alike: by class, by the rarest of several labels, by tenths of a number."""
+    import numpy as np
+
+    if task.kind == "multilabel":
+        counts = labels.sum(axis=0)
+        rarity = np.where(labels > 0, counts, np.inf)
+        return np.where(labels.any(axis=1), rarity.argmin(axis=1), labels.shape[1])
+    if task.kind == "regression":
+        ranks = np.argsort(np.argsort(labels, kind="stable"), kind="stable")
+        return ranks * min(BINS, max(1, len(labels) // 20)) // max(1, len(labels))
+    return labels
+
+
+def _too_small(label: str, texts: int, needed: int) -> DataError:
+    return DataError(
+        f"the label {label!r} has {texts} different {'text' if texts == 1 else 'texts'}, "
+        f"too few to be split in {needed}.",
+        "Add rows, leave the label out, or give your own files: --validation FILE --test FILE.",
+    )
+
+
+def describe(sides: Any, made: Sequence[str]) -> str:
+    """The line that says how the rows were split."""
+    import numpy as np
+
+    counts = np.bincount(sides, minlength=3)
+    parts = [f"{counts[side]:,} {NAMES[side]}" for side in range(3) if counts[side]]
+    return (
+        f"Split made, the same share of each label: {', '.join(parts)} "
+        f"(give {' and '.join(made)} yourself with {' '.join('--' + name for name in made)})."
+    )
