@@ -50,6 +50,10 @@ def test_several_labels_count_as_an_answer_each():
     assert [(each.n, each.accuracy) for each in bins] == [(4, 0.75)]
 
 
+def test_an_answer_on_the_edge_belongs_to_the_bin_below():
+    assert reliability("binary", [[1.0, 1.0]], [0])[0].high == 0.5
+
+
 def test_certain_answers_fall_into_the_last_bin():
     assert reliability("binary", [[0.0, 900.0]], [1])[0].high == 1.0
 

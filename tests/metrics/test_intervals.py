@@ -105,7 +105,17 @@ def test_a_clear_difference_is_visible_by_either_test():
     for metric in ("accuracy", "f1"):
         found = paired(labels, bad, good, metric)
         assert found.visible
-        assert found.low > 0
+        assert 0 < found.low < found.difference < found.high
+
+
+def test_the_smallest_p_value_is_as_small_as_the_resamples_can_show():
+    labels, good = labels_and_predictions(400, 0.95)
+    assert paired(labels, 1 - good, good, "f1", resamples=99).p_value == pytest.approx(2 / 100)
+
+
+def test_a_class_missing_from_a_resample_does_not_lower_its_macro_f1():
+    # Class 2 has one row: a third of the resamples lack it, and the rest of their rows are right.
+    assert bootstrap("macro_f1", [0, 1, 2], [0, 1, 2]).low == 1.0
 
 
 def test_paired_bootstrap_of_rankings_uses_the_same_rows_for_both():

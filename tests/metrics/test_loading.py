@@ -106,6 +106,11 @@ def test_roc_auc_of_one_class_is_nan_without_a_warning():
     )
 
 
+def test_average_precision_without_a_positive_row_is_zero_without_a_warning():
+    found = evaluate.load("average_precision").compute(prediction_scores=[0.1, 0.2], references=[0, 0])
+    assert found == {"average_precision": 0.0}
+
+
 def test_average_precision_of_several_labels():
     labels, scores = [[1, 0], [0, 1], [1, 1]], [[0.9, 0.2], [0.8, 0.7], [0.3, 0.1]]
     found = evaluate.load("average_precision").compute(prediction_scores=scores, references=labels)
