@@ -1,9 +1,9 @@
 """Records to series: what the page, the report, the verdict and a notebook draw or judge.
 
-curves = curves_of(records)
-curves.evaluation.steps, curves.evaluation.values      # two arrays of one length
-curves["accuracy"]                                     # any series by its name
-curves.frame()                                         # one DataFrame, a row a step
+found = curves(records)
+found.evaluation.steps, found.evaluation.values    # two arrays of one length
+found["accuracy"]                                  # any series by its name
+found.frame()                                      # one DataFrame, a row a step
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -109,8 +110,8 @@ class Curves:
         return pandas.DataFrame(columns).rename_axis("step").sort_index()
 
 
-def curves_of(records: Iterable[Record], split: str = "", smoothing: float = SMOOTHING) -> Curves:
-    """The series of records that were replayed; `split` as asked for, else validation, else the first seen."""
+def curves(records: Iterable[Record], split: str = "", smoothing: float = SMOOTHING) -> Curves:
+    """The series of records that were replayed, of this split, else of validation, else of the first seen."""
     kept = list(records)
     steps = [record for record in kept if isinstance(record, Step)]
     evaluations = [record for record in kept if isinstance(record, Evaluation)]
@@ -156,15 +157,14 @@ def smooth(values: Floats, smoothing: float = SMOOTHING) -> Floats:
 
 
 def window_means(loss: Series, at: Ints) -> Floats:
-    """The mean of the logged losses since the step before, at each step asked for; NaN where none was logged."""
+    """The mean of the losses logged since the step before, at each step; the nearest one where none was."""
     upper = np.searchsorted(loss.steps, at, side="right")
-    lower = np.concatenate(([0], upper[:-1])) if len(at) else upper
-    return np.array(
-        [
-            loss.values[low:high].mean() if high > low else np.nan
-            for low, high in zip(lower, upper, strict=True)
-        ]
-    )
+    lower = np.concatenate(([0], upper[:-1])).astype(int)
+    means = []
+    for low, high in zip(lower, upper, strict=False):
+        nearest_one = min(max(high - 1, 0), len(loss) - 1)
+        means.append(float(np.mean(loss.values[low:high] if high > low else loss.values[nearest_one])))
+    return np.array(means)
 
 
 def downsample(steps: Ints, values: Floats, points: int) -> tuple[Ints, Floats]:
@@ -176,7 +176,7 @@ def downsample(steps: Ints, values: Floats, points: int) -> tuple[Ints, Floats]:
         raise UsageError(f"A curve cannot be drawn with {points} points.", "It takes at least 4.")
     edges = np.linspace(1, count - 1, (points - 2) // 2 + 1).astype(int)
     kept = {0, count - 1}
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    for low, high in pairwise(edges):
         stretch = values[low:high]
         if high > low:
             # Gaps stay gaps: a stretch without a finite value keeps its first point.

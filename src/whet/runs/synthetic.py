@@ -1,8 +1,8 @@
 """Learning curves with known truth: what the rules of the verdict are tested on.
 
-Each kind is written from what happens in training (a model that memorises, a rate that throws it about), not from
-the thresholds that judge it. Losses are in units of L0, the loss of knowing the label shares and nothing else, and
-time runs from 0 to 1; `draw` turns them into steps, noise and scores.
+Each kind is written from what happens in training (a model that memorises, a rate that throws it about),
+not from the thresholds that judge it. Losses are in units of L0, the loss of knowing the label shares and
+nothing else, and time runs from 0 to 1; `draw` turns them into steps, noise and scores.
 """
 
 from __future__ import annotations
@@ -263,6 +263,13 @@ def _crawling(rng: np.random.Generator, time: Floats) -> Shape:
     return train, train + rng.uniform(-0.01, 0.02), np.full(len(time), -rng.choice([0.0, 0.0, 0.1]))
 
 
+def _crawling_noisily(rng: np.random.Generator, time: Floats) -> Shape:
+    """The same with the usual noise, and far enough down to be seen in it."""
+    start, drop = rng.uniform(1.0, 1.12), rng.uniform(0.08, 0.12)
+    train = start - drop * time ** rng.uniform(0.8, 1.2)
+    return train, train + rng.uniform(-0.01, 0.02), np.zeros(len(time))
+
+
 def _flat(rng: np.random.Generator, time: Floats) -> Shape:
     """Nothing to learn, or nothing that arrives: as good as knowing the label shares."""
     level = rng.uniform(0.985, 1.03)
@@ -296,7 +303,9 @@ KINDS = (
     _Kind("diverging", "falls back", _falls_back, fewest=5),
     _Kind("rate-too-high", "thrown about", _thrown_about),
     _Kind("rate-too-low", "crawling", _crawling, calm=0.25),
+    _Kind("rate-too-low", "crawling noisily", _crawling_noisily, fewest=6),
     _Kind("not-learning", "flat", _flat, calm=0.3),
+    _Kind("not-learning", "flat, noisily", _flat),
     _Kind("leak-suspected", "too good", _too_good, calm=0.4),
 )
 TRUTHS = tuple(dict.fromkeys(kind.truth for kind in KINDS))

@@ -1,0 +1,262 @@
+"""Curves of other tools, so that whoever did not train with whet can still ask it.
+
+| file                 | what is read                                                                  |
+|----------------------|-------------------------------------------------------------------------------|
+| a run folder         | its records                                                                   |
+| `records.jsonl`      | the same, on its own                                                          |
+| `trainer_state.json` | the log of a stock Trainer: `loss`, `eval_loss`, `eval_accuracy` or what is there |
+| a CSV                | columns `step, train_loss, eval_loss, metric`; any but `eval_loss` may be missing |
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from whet.errors import DataError, UsageError
+from whet.records import Record, from_line, replay
+from whet.runs.curves import Series, window_means
+from whet.runs.signs import Observed
+from whet.runs.store import RECORDS, RunFolder
+from whet.runs.verdict import entropy, observe
+
+# What a stock Trainer logs beside the scores of an evaluation.
+_NOT_SCORES = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
+_PREFERRED = ("accuracy", "f1", "matthews_correlation", "macro_f1", "pearson", "spearmanr")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """What a bare curve does not say about itself."""
+
+    majority: float | None = None
+    """The score of always giving the commonest answer."""
+    classes: int | None = None
+    rows: int | None = None
+    """Evaluation rows."""
+
+    def __post_init__(self) -> None:
+        if self.majority is not None and not 0 <= self.majority <= 1:
+            raise UsageError(f"--majority is {self.majority:g}.", "It is a share from 0 to 1.")
+        if self.classes is not None and self.classes < 2:
+            raise UsageError(f"--classes is {self.classes}.", "There are at least 2.")
+        if self.rows is not None and self.rows < 1:
+            raise UsageError(f"--rows is {self.rows}.", "There is at least 1.")
+
+
+def read_observed(path: Path, constants: Constants | None = None) -> Observed:
+    """What is judged, from a run folder or any of the files in the table above."""
+    known = constants or Constants()
+    if path.is_dir():
+        return _with(observe(RunFolder.open(path).records()), known)
+    if not path.is_file():
+        raise UsageError(f"There is no run or file {str(path)!r}.", "`whet runs` lists the runs there are.")
+    if path.name == RECORDS or path.suffix == ".jsonl":
+        return _with(observe(read_records(path)), known)
+    if path.suffix == ".json":
+        return _from_trainer_state(path, known)
+    return _from_csv(path, known)
+
+
+def read_records(path: Path) -> list[Record]:
+    """The records that count in a file on its own; a last line that was cut off is passed over."""
+    records = []
+    lines = _text(path).split("\n")
+    for number, line in enumerate(lines, 1):
+        try:
+            record = from_line(line) if line.strip() else None
+        except (ValueError, TypeError, AttributeError):
+            if number == len(lines):
+                break
+            raise DataError("this line is not a record.", file=str(path), row=number) from None
+        if record is not None:
+            records.append(record)
+    if not records:
+        raise DataError("there is no record in this file.", file=str(path))
+    return list(replay(records))
+
+
+def _with(seen: Observed, known: Constants) -> Observed:
+    """Constants given by hand win over those of the records."""
+    if known == Constants():
+        return seen
+    classes = known.classes or 2
+    chance = _chance(classes, known.majority) if known.classes or known.majority is not None else seen.chance
+    return dataclasses.replace(
+        seen,
+        chance=chance,
+        chance_training=seen.chance_training if chance == seen.chance else None,
+        majority=seen.majority if known.majority is None else known.majority,
+        rows=known.rows or seen.rows,
+        assumed=(),
+    )
+
+
+def _from_trainer_state(path: Path, known: Constants) -> Observed:
+    """`log_history`: training losses and evaluations lie between each other, told apart by their keys."""
+    try:
+        content = json.loads(_text(path))
+    except ValueError as error:
+        raise DataError(f"this is not JSON: {error}.", file=str(path)) from None
+    history = content.get("log_history") if isinstance(content, dict) else None
+    if not isinstance(history, list):
+        raise DataError("there is no log_history, so this is no trainer_state.json.", file=str(path))
+    logs = [entry for entry in history if isinstance(entry, dict) and "step" in entry]
+    evaluations = [entry for entry in logs if "eval_loss" in entry]
+    losses = [(entry["step"], entry["loss"]) for entry in logs if "loss" in entry]
+    if not evaluations:
+        raise DataError(
+            "the log holds no evaluation.", 'Train with eval_strategy="steps" to have one.', file=str(path)
+        )
+    metric = _main_score(evaluations[0], content.get("best_metric"))
+    try:
+        return _bare(
+            steps=[int(entry["step"]) for entry in evaluations],
+            evaluation=[float(entry["eval_loss"]) for entry in evaluations],
+            running=[(int(step), float(loss)) for step, loss in losses],
+            score=[float(entry[f"eval_{metric}"]) for entry in evaluations] if metric else [],
+            metric=metric or "metric",
+            known=known,
+            probe=False,
+            learning_rate=max((float(entry.get("learning_rate") or 0) for entry in logs), default=0) or None,
+            epochs=float(content.get("num_train_epochs") or 0) or None,
+            batch_size=int(content.get("train_batch_size") or 0) or None,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"the log has an entry that cannot be read: {error}.", file=str(path)) from None
+
+
+def _main_score(evaluation: Mapping[str, Any], best: object) -> str:
+    """The score's name: what the Trainer chose its best checkpoint by cannot be known, so the usual ones first."""
+    names = [
+        key.removeprefix("eval_")
+        for key, value in evaluation.items()
+        if key.startswith("eval_") and isinstance(value, int | float)
+    ]
+    names = [name for name in names if name not in _NOT_SCORES]
+    return next((name for name in _PREFERRED if name in names), names[0] if names else "")
+
+
+def _from_csv(path: Path, known: Constants) -> Observed:
+    """An empty cell is "not measured here"; `nan` is a loss that is not a number."""
+    reader = csv.DictReader(_text(path).splitlines(), skipinitialspace=True)
+    names = [name.strip().lower() for name in reader.fieldnames or []]
+    if "eval_loss" not in names:
+        found = ", ".join(names) or "none"
+        raise DataError(
+            f"there is no column eval_loss; found: {found}.",
+            "whet verdict reads columns step, train_loss, eval_loss, metric.",
+            file=str(path),
+            row=1,
+        )
+    reader.fieldnames = names
+    rows = [_numbers(path, reader.line_num, row) for row in reader]
+    numbered = [row if "step" in row else {**row, "step": at} for at, row in enumerate(rows, 1)]
+    numbered.sort(key=lambda row: row["step"])
+    evaluations = [row for row in numbered if "eval_loss" in row]
+    if not evaluations:
+        raise DataError("the column eval_loss is empty.", file=str(path))
+    losses = [(int(row["step"]), row["train_loss"]) for row in numbered if "train_loss" in row]
+    scored = all("metric" in row for row in evaluations)
+    return _bare(
+        steps=[int(row["step"]) for row in evaluations],
+        evaluation=[row["eval_loss"] for row in evaluations],
+        running=losses,
+        score=[row["metric"] for row in evaluations] if scored else [],
+        metric="metric",
+        known=known,
+        probe=True,
+    )
+
+
+def _numbers(path: Path, line: int, row: Mapping[str | None, Any]) -> dict[str, float]:
+    found = {}
+    for name in ("step", "train_loss", "eval_loss", "metric"):
+        text = (row.get(name) or "").strip()
+        if not text:
+            continue
+        try:
+            found[name] = float(text)
+        except ValueError:
+            raise DataError(
+                f"{text!r} is not a number.",
+                "Leave a cell empty where nothing was measured.",
+                file=str(path),
+                row=line,
+                column=name,
+            ) from None
+    if not math.isfinite(found.get("step", 0.0)):
+        raise DataError("the step is not a number.", file=str(path), row=line, column="step")
+    return found
+
+
+def _bare(
+    *,
+    steps: list[int],
+    evaluation: list[float],
+    running: list[tuple[int, float]],
+    score: list[float],
+    metric: str,
+    known: Constants,
+    probe: bool,
+    learning_rate: float | None = None,
+    epochs: float | None = None,
+    batch_size: int | None = None,
+) -> Observed:
+    """A curve with the constants it was given, and those it had to guess."""
+    at = np.array(steps, np.int64)
+    logged = Series(
+        np.array([step for step, _ in running], np.int64), np.array([loss for _, loss in running], np.float64)
+    )
+    scores = np.array(score, np.float64)
+    if len(scores) and np.nanmax(scores, initial=0) > 1.5:
+        scores = scores / 100  # written in percent
+    assumed = []
+    classes = known.classes
+    if classes is None:
+        classes = 2
+        assumed.append("2 classes (--classes says otherwise)")
+    majority = known.majority
+    if majority is None:
+        majority = 1 / classes
+        assumed.append(f"the commonest class has {majority:.1%} of the rows (--majority)")
+    if known.rows is None:
+        assumed.append("400 evaluation rows (--rows)")
+    return Observed(
+        steps=at,
+        evaluation=np.array(evaluation, np.float64),
+        training=window_means(logged, at) if running else None,
+        score=scores if score else None,
+        chance=_chance(classes, majority),
+        majority=majority if metric not in ("matthews_correlation", "pearson", "spearmanr") else 0.0,
+        rows=known.rows or 400,
+        metric=metric,
+        probe=probe,
+        learning_rate=learning_rate,
+        epochs=epochs,
+        batch_size=batch_size,
+        assumed=tuple(assumed),
+    )
+
+
+def _chance(classes: int, majority: float | None) -> float:
+    """L0 where only the commonest class's share is known: the others are taken to share the rest evenly."""
+    share = min(max(majority or 0.0, 1 / classes), 0.999)
+    return entropy([share, *[(1 - share) / (classes - 1)] * (classes - 1)])
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"this is not UTF-8 text (byte {error.start}).", file=str(path)) from None
+    except OSError as error:
+        raise UsageError(f"Cannot read {str(path)!r}: {error.strerror}.") from None

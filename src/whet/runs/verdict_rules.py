@@ -1,0 +1,371 @@
+"""The rules of the verdict: one small function each, in the order of `RULES`; the first that answers wins.
+
+The thresholds are in units of L0 (see `signs`) and of the standard error of the score. They and how they were
+tested are in docs/curves.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from whet.runs import verdict_words as say
+from whet.runs.signs import Signs, rank_correlation, thirds
+
+ENOUGH = 4
+"""Evaluations without which nothing but a loss that is not finite can be told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """What one rule says."""
+
+    verdict: str
+    sentence: str
+    advice: str
+    at: int = -1
+    """Index of the evaluation that the sentence is about."""
+    numbers: dict[str, float] = field(default_factory=dict)
+    certainty: float = 1.0
+    """At most this confident, however clear the curve: some signs have more than one cause."""
+
+
+Rule = Callable[[Signs], Call | None]
+
+
+def not_finite(s: Signs) -> Call | None:
+    if s.finite:
+        return None
+    whole = np.isfinite(s.e) & np.isfinite(s.t)
+    at = int(np.argmin(whole)) if not np.all(whole) else s.count - 1
+    step = say.step(s, at) if s.seen.broke is None else s.seen.broke
+    return Call(
+        verdict="diverging",
+        sentence=f"Diverged: the loss is no longer a finite number at step {step}.",
+        advice=f"Lower the rate tenfold ({say.rate(s, 0.1)}), warm up (--warmup 0.1) and clip (--clip 1.0).",
+        at=at,
+    )
+
+
+def not_enough(s: Signs) -> Call | None:
+    if s.count >= ENOUGH:
+        return None
+    return Call(
+        verdict="not-enough",
+        sentence=f"Not enough evaluations to judge: {s.count}, and it takes {ENOUGH}.",
+        advice="Evaluate more often: --evaluations 12.",
+        at=s.count - 1,
+    )
+
+
+def diverging(s: Signs) -> Call | None:
+    """The training rows themselves got worse: far above chance, or back to it after learning."""
+    low = int(np.argmin(s.calm_t))
+    lost = s.calm_t[low] < 0.7 and s.tail_t > 0.95
+    # A head that starts far off and comes down without a jump is slow, not diverging.
+    above = s.tail_t > 1.5 and (rank_correlation(s.t) > -0.6 or s.leap > 0.1)
+    if not (lost or above):
+        return None
+    what = "training" if s.has_training else "evaluation"
+    return Call(
+        verdict="diverging",
+        sentence=(
+            f"Diverging: {what} loss went from {say.train_loss(s, s.t[low])} at step {say.step(s, low)} "
+            f"to {say.train_loss(s, s.tail_t)}; {say.chance(s)}."
+        ),
+        advice=f"Lower the rate tenfold ({say.rate(s, 0.1)}), warm up (--warmup 0.1) and clip (--clip 1.0).",
+        at=low,
+        numbers={"lowest_train_loss": float(s.t[low] * s.seen.chance)},
+    )
+
+
+def rate_too_high(s: Signs) -> Call | None:
+    """Thrown about above chance: at the end still, or for most of the run until the rate had fallen."""
+    highest = max(float(np.max(s.e)), float(np.max(s.t)))
+    # A bend alone looks rough on a short curve: rough is what also turns, or leaps.
+    rough = (s.volatility > 0.02 and s.flips > 0.2) or s.leap > 0.05
+    steady = rank_correlation((s.e + s.t) / 2) < -0.8 and s.leap < 0.1
+    # A curve at chance has two causes that look alike; a rate no one fine-tunes with decides.
+    known = (s.seen.learning_rate or 0) >= 2e-3
+    never = _learnt_nothing(s) and (known or (highest > 1.1 and rough and not steady))
+    idle = float(np.mean(s.e[1:] > 0.97))
+    late = s.tail_t > 0.6 and idle > 0.5 and float(np.max(s.e[1:])) > 1.1 and rough and not steady
+    if not (never or late):
+        return None
+    at = int(np.argmax(s.e))
+    return Call(
+        verdict="rate-too-high",
+        sentence=(
+            f"Learning rate too high: evaluation loss is thrown about, up to {say.loss(s, s.e[at])} at step "
+            f"{say.step(s, at)}, where {say.chance(s)}; {say.score(s)}."
+        ),
+        advice=f"Lower the rate ({say.rate(s, 0.05, '2e-5')}) and warm up (--warmup 0.1).",
+        at=at,
+        numbers={"highest_eval_loss": float(s.e[at] * s.seen.chance)},
+    )
+
+
+def rate_too_low(s: Signs) -> Call | None:
+    """Slowly down, the answers as at the start; underfitting has changed some answers for the better."""
+    known = _learnt_nothing(s) and (s.seen.learning_rate or 1) < 1e-6
+    crawls = not s.beats_majority and s.tail_e > 0.85 and s.tail_e - s.tail_t < 0.15 and _crawls(s)
+    if not (known or crawls):
+        return None
+    return Call(
+        verdict="rate-too-low",
+        sentence=(
+            f"Learning rate too low: evaluation loss falls steadily but only from {say.loss(s, s.e[0])} to "
+            f"{say.loss(s, s.e[-1])}, and {say.score(s)}."
+        ),
+        advice=f"Raise the rate 3 to 10 times ({say.rate(s, 5)}), or train longer ({say.epochs(s, 3)}).",
+        at=s.count - 1,
+    )
+
+
+def not_learning(s: Signs) -> Call | None:
+    return _nothing_learnt(s) if _learnt_nothing(s) else None
+
+
+def nothing_carries_over(s: Signs) -> Call | None:
+    """Training fell a little, by heart; neither score nor loss on other rows ever got away from chance."""
+    return _nothing_learnt(s) if not s.beats_majority and s.lowest_e > 0.9 else None
+
+
+def _nothing_learnt(s: Signs) -> Call:
+    return Call(
+        verdict="not-learning",
+        sentence=(
+            f"Not learning: evaluation loss stays at {say.loss(s, s.tail_e)}, where {say.chance(s)}; "
+            f"{say.score(s)}."
+        ),
+        advice=(
+            "Check the labels and the text column (whet check, --text, --label), then whether 32 rows can be "
+            f"learnt by heart (--epochs 50); then the rate ({say.rate(s, 3)})."
+        ),
+        at=s.count - 1,
+    )
+
+
+def label_noise(s: Signs) -> Call | None:
+    """Learnt by heart in training, and never right elsewhere: labels that the text does not explain."""
+    if s.beats_majority or not _rises_while_training_falls(s):
+        return None
+    # Little data overfits too, but has then learnt something first.
+    if s.lowest_e < 0.9 or (s.lowest_e < 0.97 and (s.lead is None or s.lead > 1)):
+        return None
+    return Call(
+        verdict="label-noise-suspected",
+        sentence=(
+            f"Label noise suspected: training loss fell to {say.train_loss(s, s.t[-1])}, so the rows were "
+            f"learnt by heart, while evaluation loss rose to {say.loss(s, s.e[-1])}; {say.score(s)}."
+        ),
+        advice="Review the rows that the model contradicts most (whet report), and check --label.",
+        at=s.best,
+        numbers=_rise(s),
+        certainty=0.9,
+    )
+
+
+def overfitting(s: Signs) -> Call | None:
+    if not _rises_while_training_falls(s):
+        return None
+    lost = _score_lost(s)
+    # The score may peak after the loss has turned: it is the score that a model is stopped by.
+    stop = s.best if s.seen.score is None else max(s.best, int(np.argmax(s.seen.score)))
+    severe = lost > 2 * s.error
+    score = f"{s.seen.metric} fell by {say.points(s, lost)}" if severe else f"{s.seen.metric} held"
+    kind = "Overfitting" if severe else "Overfitting (overconfident)"
+    fell = (
+        f" while training loss fell from {say.train_loss(s, s.t[s.best])} to {say.train_loss(s, s.t[-1])}"
+        if s.has_training
+        else ""
+    )
+    return Call(
+        verdict="overfitting",
+        sentence=(
+            f"{kind} since step {say.step(s, s.best)}: evaluation loss rose from {say.loss(s, s.e[s.best])} "
+            f"to {say.loss(s, s.e[-1])}{fell}" + (f"; {score}." if s.seen.score is not None else ".")
+        ),
+        advice=(
+            f"Keep the best step; next time {say.epochs(s, say.share(s, stop))} or --patience 3; more data, "
+            f"a lower rate ({say.rate(s, 0.4)}) or --weight-decay 0.01 may help."
+        ),
+        at=s.best,
+        numbers={**_rise(s), "score_lost": lost, "severe": float(severe)},
+        certainty=1.0 if s.has_training else 0.7,
+    )
+
+
+def erratic(s: Signs) -> Call | None:
+    if not (s.volatility > 0.08 and s.flips >= 0.4):
+        return None
+    jumps = np.abs(np.diff(s.e))
+    at, jump = int(np.argmax(jumps)) + 1, float(np.median(jumps))
+    return Call(
+        verdict="erratic",
+        sentence=(
+            f"Erratic: evaluation loss jumps by about {say.loss(s, jump)} from one evaluation to the next "
+            f"(most at step {say.step(s, at)}) and turns in {s.flips:.0%} of them."
+        ),
+        advice=(
+            f"Halve the rate ({say.rate(s, 0.5)}), double the batch ({say.batch(s, 2)}), "
+            "or evaluate on more rows."
+        ),
+        at=at,
+        numbers={"flips": s.flips},
+    )
+
+
+def underfitting(s: Signs) -> Call | None:
+    learnt = s.beats_majority or s.tail_e < 0.97
+    if not (learnt and s.tail_t > 0.6 and s.tail_e - s.tail_t < 0.15):
+        return None
+    falling = s.slope > 0.02
+    advice = (
+        f"Still falling: train longer ({say.epochs(s, 2)})."
+        if falling
+        else f"Flat: a higher rate ({say.rate(s, 3)}) or a larger model (--model)."
+    )
+    return Call(
+        verdict="underfitting",
+        sentence=(
+            f"Underfitting: training loss is still {say.train_loss(s, s.tail_t)}, where {say.chance(s)}, and "
+            f"evaluation loss ({say.loss(s, s.tail_e)}) is hardly worse; {say.score(s)}."
+        ),
+        advice=advice,
+        at=s.count - 1,
+        numbers={"still_falling": float(falling)},
+    )
+
+
+def leak(s: Signs) -> Call | None:
+    """Known overlap, or two losses that all but vanish together: a hint only, for easy data does that too."""
+    vanish = s.has_training and s.tail_t < 0.1 and abs(s.tail_e - s.tail_t) < 0.1
+    if not (vanish or _overlaps(s)):
+        return None
+    known = (
+        f"{s.seen.overlap:.1%} of the evaluation rows also stand in the training split"
+        if _overlaps(s)
+        else f"evaluation loss is only {say.loss(s, s.tail_e)}, training loss {say.train_loss(s, s.tail_t)}"
+    )
+    return Call(
+        verdict="leak-suspected",
+        sentence=f"Leak suspected: {known}; {say.score(s)} may be too good to be true.",
+        advice="Remove duplicates and split again: whet check names the rows. Easy data looks like this too.",
+        at=s.count - 1,
+        numbers={"overlap": s.seen.overlap},
+        certainty=0.95 if _overlaps(s) else 0.5,
+    )
+
+
+def plateau(s: Signs) -> Call | None:
+    if not (s.slope < 0.02 and s.score_gain < 1):
+        return None
+    at = _levelled(s)
+    return Call(
+        verdict="plateau",
+        sentence=(
+            f"Plateau: nothing gained since step {say.step(s, at)}, evaluation loss {say.loss(s, s.e[at])} "
+            f"there and {say.loss(s, s.e[-1])} at the end; {say.score(s)}."
+        ),
+        advice=f"Converged: stop there next time ({say.epochs(s, say.share(s, at))} or --patience 3).",
+        at=at,
+        numbers={"gained": s.slope * s.seen.chance},
+    )
+
+
+def healthy(s: Signs) -> Call | None:
+    falling = s.slope > 0.02
+    more = (
+        f"Still falling: {say.epochs(s, 1.5)} may gain a little." if falling else "More data may still help."
+    )
+    return Call(
+        verdict="healthy",
+        sentence=(
+            f"Healthy: evaluation loss fell from {say.loss(s, s.e[0])} to {say.loss(s, s.e[-1])}, "
+            f"best at step {say.step(s, s.best)}; {say.score(s)}."
+        ),
+        advice=f"Ship it. {more}",
+        at=s.best,
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    not_finite,
+    not_enough,
+    diverging,
+    rate_too_high,
+    rate_too_low,
+    not_learning,
+    label_noise,
+    overfitting,
+    erratic,
+    underfitting,
+    nothing_carries_over,
+    leak,
+    plateau,
+    healthy,
+)
+
+
+def first_call(s: Signs) -> Call:
+    """What the first rule that has something to say says; the last one always has."""
+    return next(call for rule in RULES if (call := rule(s)) is not None)
+
+
+def _learnt_nothing(s: Signs) -> bool:
+    """The gate of the three verdicts on the rate: no score, and no training loss below chance."""
+    return not s.beats_majority and s.tail_t > 0.9
+
+
+def _crawls(s: Signs) -> bool:
+    """Falls, and is nowhere near its end: evaluation with training, in the last third as before.
+
+    Training alone falling is rows learnt by heart; a fall that ended early is the label shares being learnt.
+    """
+    first, middle, last = thirds(s.e)
+    fell, lately = first - last, middle - last
+    # The medians of the thirds wobble too; a smooth curve gets no such allowance.
+    allowance = 1.5 * s.volatility / math.sqrt(max(s.count / 3, 1))
+    ordered = -0.6 if s.count >= 8 else -0.75
+    return (
+        rank_correlation((s.e + s.t) / 2) < ordered and fell > allowance and lately > 0.2 * fell - allowance
+    )
+
+
+def _rises_while_training_falls(s: Signs) -> bool:
+    """The evaluation loss has a bottom with two evaluations after it, and training went on from there."""
+    end = float(np.mean(s.e[-2:]))
+    rise = end - s.lowest_e
+    fell = not s.has_training or float(np.mean(s.t[-2:])) < 0.9 * float(s.calm_t[s.best])
+    return (
+        s.count - 1 - s.best >= 2
+        and end > 1.1 * s.lowest_e
+        and rise > max(0.03, 1.5 * s.volatility)
+        and fell
+        and rank_correlation(s.e[s.best :]) > 0.5
+    )
+
+
+def _rise(s: Signs) -> dict[str, float]:
+    return {"rise": float(s.e[-1] - s.e[s.best]) * s.seen.chance}
+
+
+def _score_lost(s: Signs) -> float:
+    """From the best stretch of the score to its end."""
+    if s.seen.score is None:
+        return 0.0
+    held = np.convolve(s.seen.score, (0.5, 0.5), "valid")
+    return float(np.max(held) - held[-1])
+
+
+def _levelled(s: Signs) -> int:
+    """The first evaluation as good as the end, give or take the noise."""
+    return int(np.argmax(s.e <= s.tail_e + 0.02 + s.volatility))
+
+
+def _overlaps(s: Signs) -> bool:
+    return s.seen.overlap > 0.01
