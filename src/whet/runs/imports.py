@@ -111,12 +111,12 @@ def _from_trainer_state(path: Path, known: Constants) -> Observed:
         raise DataError("there is no log_history, so this is no trainer_state.json.", file=str(path))
     logs = [entry for entry in history if isinstance(entry, dict) and "step" in entry]
     evaluations = [entry for entry in logs if "eval_loss" in entry]
-    losses = [(entry["step"], entry["loss"]) for entry in logs if "loss" in entry]
+    losses = [(entry["step"], _unhidden(entry)) for entry in logs if "loss" in entry]
     if not evaluations:
         raise DataError(
             "the log holds no evaluation.", 'Train with eval_strategy="steps" to have one.', file=str(path)
         )
-    metric = _main_score(evaluations[0], content.get("best_metric"))
+    metric = _main_score(evaluations[0])
     try:
         return _bare(
             steps=[int(entry["step"]) for entry in evaluations],
@@ -134,8 +134,15 @@ def _from_trainer_state(path: Path, known: Constants) -> Observed:
         raise DataError(f"the log has an entry that cannot be read: {error}.", file=str(path)) from None
 
 
-def _main_score(evaluation: Mapping[str, Any], best: object) -> str:
-    """The score's name: what the Trainer chose its best checkpoint by cannot be known, so the usual ones first."""
+def _unhidden(entry: Mapping[str, Any]) -> Any:
+    """The stock Trainer logs 0.0 for a loss that is not finite; the gradient gives it away."""
+    norm = entry.get("grad_norm")
+    hidden = entry["loss"] == 0.0 and isinstance(norm, float) and not math.isfinite(norm)
+    return math.nan if hidden else entry["loss"]
+
+
+def _main_score(evaluation: Mapping[str, Any]) -> str:
+    """The log does not say by which score the best checkpoint was chosen: the usual ones first."""
     names = [
         key.removeprefix("eval_")
         for key, value in evaluation.items()
@@ -173,7 +180,7 @@ def _from_csv(path: Path, known: Constants) -> Observed:
         score=[row["metric"] for row in evaluations] if scored else [],
         metric="metric",
         known=known,
-        probe=True,
+        probe=len(losses) == len(evaluations),
     )
 
 
@@ -222,8 +229,8 @@ def _bare(
     assumed = []
     classes = known.classes
     if classes is None:
-        classes = 2
-        assumed.append("2 classes (--classes says otherwise)")
+        classes = _guessed_classes(running or list(zip(steps, evaluation, strict=True)))
+        assumed.append(f"{classes} classes (--classes says otherwise)")
     majority = known.majority
     if majority is None:
         majority = 1 / classes
@@ -245,6 +252,12 @@ def _bare(
         batch_size=batch_size,
         assumed=tuple(assumed),
     )
+
+
+def _guessed_classes(losses: list[tuple[int, float]]) -> int:
+    """Training starts near the logarithm of the number of classes."""
+    first = losses[0][1] if losses else 0.0
+    return round(math.exp(first)) if 0.9 < first < 5 else 2
 
 
 def _chance(classes: int, majority: float | None) -> float:

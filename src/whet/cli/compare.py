@@ -1,0 +1,69 @@
+"""`whet compare RUN RUN …`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from whet.runs.compare import Comparison
+
+
+@click.command()
+@click.argument("runs", metavar="RUN RUN …", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--split", type=click.Choice(["validation", "test"]), help="Rows to score [test if labelled].")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def compare(runs: tuple[Path, ...], split: str | None, as_json: bool) -> None:
+    """Compare runs with the first: settings that differ, scores with intervals, and what may be luck."""
+    from whet.runs.compare import compare as compared
+
+    found = compared(runs, split)
+    if as_json:
+        click.echo(json.dumps(found.as_dict(), ensure_ascii=False, default=str))
+        return
+    for line in comparison_lines(found):
+        click.echo(line)
+
+
+def comparison_lines(found: Comparison) -> list[str]:
+    """Scores, then the settings that differ, then what it comes to."""
+    from whet.runs.compare import describe
+    from whet.runs.progress import duration
+
+    scores = [["run", f"{found.split} {found.metric}", "95% interval", "time", "verdict"]]
+    for entry in found.entries:
+        score, low, high = "–", "", ""
+        if entry.score is not None:
+            score, low, high = (
+                describe(found.metric, value)
+                for value in (entry.score.value, entry.score.low, entry.score.high)
+            )
+        interval = f"{low} to {high}" if low else ""
+        scores.append([entry.name, score, interval, duration(entry.seconds), entry.verdict.verdict])
+    names = [entry.name for entry in found.entries]
+    settings = [["setting", *names], *([n, *map(_shown, values)] for n, values in found.settings.items())]
+    same = "All settings are the same."
+    return [
+        *table(scores),
+        "",
+        *(table(settings) if found.settings else [same]),
+        "",
+        *(difference.sentence for difference in found.differences),
+    ]
+
+
+def table(rows: list[list[str]]) -> list[str]:
+    """Columns as wide as what they hold."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:g}" if isinstance(value, float) else str(value)

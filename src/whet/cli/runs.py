@@ -1,0 +1,67 @@
+"""`whet runs [DIR]`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from whet.runs.listing import Line
+
+WIDTH = 80
+
+
+@click.command()
+@click.argument("folder", metavar="[DIR]", default="runs", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
+def runs(folder: Path, as_json: bool) -> None:
+    """List the runs in a folder, oldest first: score, verdict, time, and the evaluation loss as a line."""
+    from whet.errors import UsageError
+    from whet.runs.listing import list_runs
+
+    if not folder.is_dir() and folder != Path("runs"):
+        raise UsageError(
+            f"There is no folder {str(folder)!r}.", "Runs are kept in runs/ unless --run says else."
+        )
+    found = list_runs(folder)
+    if as_json:
+        click.echo(json.dumps([line.as_dict() for line in found], ensure_ascii=False))
+    elif not found:
+        click.echo(f"No runs in {folder}/. Start one with: whet train sample/pairs")
+    else:
+        for line in listing_lines(found):
+            click.echo(line)
+
+
+def listing_lines(found: list[Line]) -> list[str]:
+    """A header and a line a run; a long name gives way so that all fits a terminal of 80 columns."""
+    from whet.runs.progress import duration
+
+    rest = [("score", "time", "eval loss", "verdict")]
+    for line in found:
+        score = "–" if line.score is None else f"{line.metric} {line.score:.3f}"
+        ended = line.verdict if line.state in ("finished", "patience") else f"{line.verdict} ({_state(line)})"
+        rest.append((score, duration(line.seconds), line.spark, ended.strip()))
+    widths = [max(len(row[column]) for row in rest) for column in range(3)]
+    verdicts = max(len(row[3]) for row in rest)
+    room = max(8, WIDTH - sum(widths) - verdicts - 8)
+    names = [_cut(name, room) for name in ("run", *(line.name for line in found))]
+    width = max(map(len, names))
+    return [
+        f"{name:<{width}}  "
+        + "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=False))
+        + f"  {row[3]}"
+        for name, row in zip(names, rest, strict=True)
+    ]
+
+
+def _state(line: Line) -> str:
+    return f"{line.share:.0%}" if line.state == "running or killed" else line.state
+
+
+def _cut(name: str, room: int) -> str:
+    """The end of a name tells runs apart (mrpc-001, mrpc-002), so the middle goes."""
+    return name if len(name) <= room else name[: room - 5] + "…" + name[-4:]

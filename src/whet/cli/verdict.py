@@ -1,0 +1,32 @@
+"""`whet verdict RUN`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("run", metavar="RUN|FILE", type=click.Path(path_type=Path))
+@click.option("--majority", type=float, metavar="SHARE", help="Score of always giving the commonest answer.")
+@click.option("--classes", type=int, metavar="N", help="Number of classes.")
+@click.option("--rows", type=int, metavar="N", help="Evaluation rows.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def verdict(run: Path, majority: float | None, classes: int | None, rows: int | None, as_json: bool) -> None:
+    """Say what the learning curves of a run mean, and what to change.
+
+    RUN is a run folder. FILE is a records.jsonl, a stock Trainer's trainer_state.json, or a CSV with columns
+    step, train_loss, eval_loss, metric. What such a file does not say, --majority, --classes and --rows do.
+    """
+    from whet.runs.imports import Constants, read_observed
+    from whet.runs.verdict import judge
+
+    found = judge(read_observed(run, Constants(majority=majority, classes=classes, rows=rows)))
+    if as_json:
+        click.echo(json.dumps(found.as_dict(), ensure_ascii=False))
+        return
+    click.echo(f"{found.verdict}  (step {found.step}, confidence {found.confidence:.0%})")
+    for line in found.lines():
+        click.echo(line)

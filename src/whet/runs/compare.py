@@ -1,0 +1,259 @@
+"""Runs side by side: the settings that differ, scores with intervals, and which differences are luck.
+
+Two runs are compared on the rows that both predicted, row by row: that sees differences which two separate
+intervals hide.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from whet.errors import UsageError
+from whet.metrics import Interval, Paired, bootstrap, higher_is_better, paired, smallest_visible, wilson
+from whet.metrics.intervals import PROPORTIONS
+from whet.metrics.scores import evidence
+from whet.records import End, Evaluation, Record, Start
+from whet.runs.store import CONFIG, RunFolder
+from whet.runs.verdict import Verdict, verdict_of
+
+Array = np.ndarray[Any, Any]
+
+# Where a run is kept and what it says changes nothing in the model.
+_WHERE = frozenset({"run", "log_every", "max_minutes", "keep", "save_every", "offline"})
+# Scores from 0 to 1 that people give in points.
+_IN_POINTS = frozenset(
+    {"accuracy", "exact_match", "f1", "macro_f1", "micro_f1", "weighted_f1", "precision", "recall", "roc_auc"}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One run of a comparison."""
+
+    name: str
+    path: str
+    score: Interval | None
+    """None where the run has no evaluation yet."""
+    verdict: Verdict
+    best_step: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A run against the first one, on the same rows; `test` is None where they have none in common."""
+
+    a: str
+    b: str
+    sentence: str
+    test: Paired | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What differs between runs and what came of it."""
+
+    metric: str
+    split: str
+    entries: tuple[Entry, ...]
+    settings: dict[str, tuple[Any, ...]]
+    """Settings that differ, a value a run; None where a run has no settings file."""
+    differences: tuple[Difference, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        found = dataclasses.asdict(self)
+        for entry, shown in zip(self.entries, found["entries"], strict=True):
+            shown["verdict"] = entry.verdict.as_dict()
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """What a run answered on one split."""
+
+    keys: list[Hashable]
+    labels: Array
+    evidence: Array
+
+
+def compare(paths: Sequence[Path], split: str | None = None) -> Comparison:
+    """Compare runs with the first one; on test rows where all have them labelled, else on validation."""
+    if len(paths) < 2:
+        raise UsageError(f"A comparison takes at least 2 runs, and {len(paths)} was given.")
+    folders = [RunFolder.open(path) for path in paths]
+    names = _names(folders)
+    records = [folder.records() for folder in folders]
+    starts = [_start(folder, found) for folder, found in zip(folders, records, strict=True)]
+    tasks = {(start.task, start.metric, tuple(start.labels)) for start in starts}
+    if len(tasks) > 1:
+        kinds = ", ".join(sorted({f"{task} by {metric}" for task, metric, _ in tasks}))
+        raise UsageError(
+            f"These runs do not do the same task: {kinds}.", "Compare runs with the same labels."
+        )
+    split = split or _shared_split(folders)
+    task, metric = starts[0].task, starts[0].metric
+    answers = [read_predictions(folder, split, task, metric) for folder in folders]
+    return Comparison(
+        metric=metric,
+        split=split,
+        entries=tuple(
+            _entry(name, folder, found, answer, metric, split)
+            for name, folder, found, answer in zip(names, folders, records, answers, strict=True)
+        ),
+        settings=differing_settings(folders),
+        differences=tuple(
+            _difference(names[0], names[other], answers[0], answers[other], metric, split)
+            for other in range(1, len(folders))
+        ),
+    )
+
+
+def differing_settings(folders: Sequence[RunFolder]) -> dict[str, tuple[Any, ...]]:
+    """Only the settings that are not the same in all runs."""
+    flat = [folder.config.flat() if (folder.path / CONFIG).is_file() else {} for folder in folders]
+    names = dict.fromkeys(name for one in flat for name in one if name not in _WHERE)
+    values = {name: tuple(one.get(name) for one in flat) for name in names}
+    return {name: found for name, found in values.items() if any(value != found[0] for value in found)}
+
+
+def read_predictions(folder: RunFolder, split: str, task: str, metric: str) -> Predicted | None:
+    """The labelled rows of a split, or None where the run has not predicted any."""
+    path = folder.path / "predictions.parquet"
+    if not path.is_file():
+        return None
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    found = table.filter(np.array(table["split"].to_pylist()) == split).to_pydict()
+    kept = [index for index, label in enumerate(found["label"]) if label is not None]
+    if not kept:
+        return None
+    labels = np.array([found["label"][index] for index in kept])
+    logits = np.array([found["logits"][index] for index in kept], np.float64)
+    pairs = found.get("pair", [None] * len(found["row"]))
+    texts = [(found["row"][index], found["text"][index], pairs[index]) for index in kept]
+    keys: list[Hashable] = [(*text, str(label)) for text, label in zip(texts, labels.tolist(), strict=True)]
+    return Predicted(keys, labels, evidence(task, metric, logits))
+
+
+def score_of(answer: Predicted, metric: str) -> Interval:
+    if metric in PROPORTIONS and answer.labels.ndim == 1:
+        return wilson(int((answer.labels == answer.evidence).sum()), len(answer.labels))
+    return bootstrap(metric, answer.labels, answer.evidence)
+
+
+def describe(metric: str, value: float) -> str:
+    """A score as people write it."""
+    return f"{100 * value:.1f}%" if metric in _IN_POINTS else f"{value:.4f}"
+
+
+def _difference(
+    a: str, b: str, first: Predicted | None, second: Predicted | None, metric: str, split: str
+) -> Difference:
+    if first is None or second is None:
+        missing = a if first is None else b
+        return Difference(
+            a=a, b=b, sentence=f"{missing} has no predictions on labelled {split} rows to compare."
+        )
+    one, two = _same_rows(first, second)
+    if len(one) < 2:
+        return Difference(a=a, b=b, sentence=f"{a} and {b} were not scored on the same {split} rows.")
+    test = paired(first.labels[one], first.evidence[one], second.evidence[two], metric)
+    return Difference(a=a, b=b, sentence=_sentence(a, b, test, metric, split), test=test)
+
+
+def _sentence(a: str, b: str, test: Paired, metric: str, split: str) -> str:
+    scale, unit = (100, " points") if metric in _IN_POINTS else (1, "")
+    digits = 1 if unit else 4
+    if test.visible:
+        winner, loser = (b, a) if (test.difference > 0) == higher_is_better(metric) else (a, b)
+        size, half = abs(test.difference) * scale, (test.high - test.low) / 2 * scale
+        return (
+            f"{winner} is better than {loser} by {size:.{digits}f} ± {half:.{digits}f}{unit} "
+            f"({metric}, {test.n} {split} rows, p = {test.p_value:.2g})."
+        )
+    noise = ""
+    if metric == "accuracy":
+        noise = f"; under {smallest_visible(test.n, (test.a + test.b) / 2):.1f} points is noise"
+    return (
+        f"No difference between {a} and {b} that {test.n} {split} rows can show "
+        f"({metric} {describe(metric, test.a)} and {describe(metric, test.b)}, "
+        f"p = {test.p_value:.2g}{noise})."
+    )
+
+
+def _same_rows(first: Predicted, second: Predicted) -> tuple[Array, Array]:
+    """Indices of the rows that both have: same number, text and label; repeated rows one by one."""
+    where = {key: index for index, key in enumerate(_numbered(second.keys))}
+    both = [(i, where[key]) for i, key in enumerate(_numbered(first.keys)) if key in where]
+    return np.array([i for i, _ in both], int), np.array([j for _, j in both], int)
+
+
+def _numbered(keys: Sequence[Hashable]) -> list[Hashable]:
+    seen: Counter[Hashable] = Counter()
+    result: list[Hashable] = []
+    for key in keys:
+        result.append((key, seen[key]))
+        seen[key] += 1
+    return result
+
+
+def _entry(
+    name: str, folder: RunFolder, records: list[Record], answer: Predicted | None, metric: str, split: str
+) -> Entry:
+    end = next((record for record in reversed(records) if isinstance(record, End)), None)
+    best = _best(records, split)
+    return Entry(
+        name=name,
+        path=str(folder.path),
+        score=score_of(answer, metric) if answer is not None else _score_from(best, metric),
+        verdict=verdict_of(records),
+        best_step=end.best_step if end else (best.step if best else 0),
+        seconds=end.seconds if end else max((getattr(r, "seconds", 0.0) for r in records), default=0.0),
+    )
+
+
+def _score_from(best: Evaluation | None, metric: str) -> Interval | None:
+    """Without predictions: a proportion still has its interval, other scores stand alone."""
+    if best is None or metric not in best.metrics:
+        return None
+    value = best.metrics[metric]
+    if metric in PROPORTIONS and best.rows:
+        return wilson(round(value * best.rows), best.rows)
+    return Interval(value, value, value, best.rows)
+
+
+def _best(records: list[Record], split: str) -> Evaluation | None:
+    seen = [record for record in records if isinstance(record, Evaluation) and record.split == split]
+    return next((record for record in reversed(seen) if record.best), seen[-1] if seen else None)
+
+
+def _start(folder: RunFolder, records: list[Record]) -> Start:
+    start = next((record for record in records if isinstance(record, Start)), None)
+    if start is None:
+        raise UsageError(
+            f"The run {str(folder.path)!r} has not begun to train.", "There is nothing to compare."
+        )
+    return start
+
+
+def _shared_split(folders: Sequence[RunFolder]) -> str:
+    """Validation rows chose the best step, which flatters: test rows where every run has labelled ones."""
+    return "test" if all(_has_test(folder) for folder in folders) else "validation"
+
+
+def _has_test(folder: RunFolder) -> bool:
+    return any(isinstance(record, Evaluation) and record.split == "test" for record in folder.records())
+
+
+def _names(folders: Sequence[RunFolder]) -> list[str]:
+    """The folders' own names, or as much of their paths as tells them apart."""
+    names = [folder.path.resolve().name for folder in folders]
+    return names if len(set(names)) == len(names) else [str(folder.path) for folder in folders]
