@@ -1,0 +1,130 @@
+"""Texts to token ids with each distinct word encoded once.
+
+A tokenizer that splits its input at white space before anything else gives a word the same ids wherever it
+stands. Natural text repeats its words, so a chunk of texts is cut into words by Arrow, each distinct word
+goes through the tokenizer once, and numpy puts the ids back in order. Where a tokenizer does not split so,
+the "words" are whole texts, which still saves the work on repeated ones. Either way the ids are those of
+encoding each text by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+# `spaces`: white space separates words and gives no token of its own (BERT's way).
+# `leading`: a word is encoded with the space before it (GPT-2's and RoBERTa's way).
+# `whole`: nothing is known, so texts are not cut.
+Cut = Literal["spaces", "leading", "whole"]
+
+# An encoding takes some hundred bytes a token until its ids are read: few at a time keep memory flat.
+ENCODE_BYTES = 1_000_000
+ENCODE_TEXTS = 20_000
+
+# Marks the places to cut at; a chunk that holds this character already is not cut.
+_MARK = "\x00"
+# White space other than a single space between words: there GPT-2's splitting looks at its surroundings.
+_TANGLED = (
+    r"^ |  |[\t-\r\x{1c}-\x{1f}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]"
+)
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Token ids of several texts, one after another, and how many each has."""
+
+    ids: NDArray[np.int32]
+    lengths: NDArray[np.int64]
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        return np.cumsum(self.lengths) - self.lengths
+
+
+def cut_of(serialised: str) -> Cut:
+    """How texts may be cut for this tokenizer, from its own description of itself.
+
+    Only what is certain counts. Added tokens are looked for in the raw text, so one that holds white space
+    would be torn apart, and one that swallows the space after it would miss it.
+    """
+    parts = json.loads(serialised)
+    normalizer, splitter = parts.get("normalizer"), parts.get("pre_tokenizer") or {}
+    if parts["model"].get("dropout"):
+        return "whole"
+    added = parts.get("added_tokens", [])
+    if not all(token["content"].isascii() and not any(map(str.isspace, token["content"])) for token in added):
+        return "whole"
+    if splitter.get("type") in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit"):
+        return "spaces" if normalizer is None or normalizer["type"] == "BertNormalizer" else "whole"
+    if splitter.get("type") == "ByteLevel" and splitter.get("use_regex", True) and normalizer is None:
+        return "leading" if not any(token["rstrip"] for token in added) else "whole"
+    return "whole"
+
+
+def encode(backend: Any, texts: Any, cut: Cut) -> Flat:
+    """Ids of every text (an Arrow array without nulls), without special tokens."""
+    import pyarrow.compute as pc
+
+    if len(texts) == 0:
+        return Flat(np.zeros(0, np.int32), np.zeros(0, np.int64))
+    words, counts = _words(texts, cut)
+    coded = pc.dictionary_encode(words)
+    index = coded.indices.to_numpy()
+    distinct = _encode_each(backend, coded.dictionary)
+    tokens = distinct.lengths[index]
+    ids = distinct.ids.take(places(distinct.starts[index], tokens))
+    ends = np.concatenate(([0], np.cumsum(tokens)))
+    return Flat(ids, np.diff(ends[np.concatenate(([0], np.cumsum(counts)))]))
+
+
+def places(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The indices start, start + 1, … of every run, one run after another."""
+    before = np.cumsum(lengths) - lengths
+    shifts: NDArray[np.int64] = np.repeat(starts - before, lengths)
+    return np.arange(len(shifts)) + shifts
+
+
+def _words(texts: Any, cut: Cut) -> tuple[Any, NDArray[np.int64]]:
+    """All words one after another, and how many each text has."""
+    import pyarrow.compute as pc
+
+    if cut == "leading":
+        if pc.any(pc.match_substring(texts, _MARK)).as_py():
+            cut = "whole"
+        else:
+            tangled = pc.match_substring_regex(texts, _TANGLED)
+            texts = pc.if_else(tangled, texts, pc.replace_substring(texts, " ", _MARK + " "))
+    if cut == "whole":
+        return texts, np.ones(len(texts), np.int64)
+    lists = pc.split_pattern(texts, " " if cut == "spaces" else _MARK)
+    counts: NDArray[np.int64] = pc.list_value_length(lists).to_numpy().astype(np.int64)
+    return lists.flatten(), counts
+
+
+def _encode_each(backend: Any, texts: Any) -> Flat:
+    ids, lengths = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
+    for part in _portions(texts):
+        found = [encoding.ids for encoding in backend.encode_batch_fast(part, add_special_tokens=False)]
+        sizes = np.fromiter(map(len, found), np.int64, len(found))
+        ids.append(np.fromiter(chain.from_iterable(found), np.int32, int(sizes.sum())))
+        lengths.append(sizes)
+    return Flat(np.concatenate(ids), np.concatenate(lengths))
+
+
+def _portions(texts: Any) -> Iterator[list[str]]:
+    import pyarrow.compute as pc
+
+    sizes = np.cumsum(pc.binary_length(texts).to_numpy(), dtype=np.int64)
+    start = 0
+    while start < len(texts):
+        done = sizes[start - 1] if start else 0
+        stop = int(np.searchsorted(sizes, done + ENCODE_BYTES, side="right"))
+        stop = min(max(stop, start + 1), start + ENCODE_TEXTS)
+        yield texts.slice(start, stop - start).to_pylist()
+        start = stop
