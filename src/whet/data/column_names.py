@@ -1,4 +1,4 @@
-"""Names that people give to columns, most telling first. Compared without case, blanks, dashes and underscores."""
+"""Names that people give to columns, most telling first; compared without case, blanks and dashes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ PAIRS: tuple[tuple[str, str], ...] = (
 TEXTS: tuple[tuple[str, ...], ...] = (
     ("text", "sentence", "texts", "sentences"),
     (
-        "review", "reviewtext", "content", "comment", "commenttext", "message", "tweet", "utterance", "document",
-        "body", "passage", "sms", "input", "post", "reviews", "article", "phrase",
+        "review", "reviewtext", "content", "comment", "commenttext", "message", "tweet", "utterance",
+        "document", "body", "passage", "sms", "input", "post", "reviews", "article", "phrase",
     ),
     ("description", "question", "query", "headline", "title", "string", "abstract", "verse", "line"),
 )  # fmt: skip
@@ -38,15 +38,17 @@ LABELS: tuple[tuple[str, ...], ...] = (
     ("label", "labels"),
     (
         "class", "category", "target", "goldlabel", "gold", "intent", "sentiment", "isduplicate", "polarity",
-        "classindex", "classes", "categories", "topic", "emotion", "emotions", "genre", "genres", "tags", "topics",
-        "coarselabel", "annotation", "quality", "truth", "outcome", "spam", "toxic", "stance", "language",
+        "classindex", "classes", "categories", "topic", "emotion", "emotions", "genre", "genres", "tags",
+        "topics",
+                "coarselabel", "annotation", "quality", "truth", "outcome", "spam", "toxic", "stance", "language",
     ),
     ("labeltext", "labelname", "y", "output", "answer", "tag", "type"),
     ("rating", "stars", "score", "similarity", "similarityscore", "relatedness", "relatednessscore"),
 )  # fmt: skip
 IDS: tuple[str, ...] = (
-    "idx", "id", "index", "guid", "uid", "uuid", "rowid", "row", "rownumber", "unnamed:0", "pairid", "promptid",
-    "#1id", "#2id", "qid", "qid1", "qid2", "docid", "textid", "sentenceid", "phraseid", "userid", "commentid",
+    "idx", "id", "index", "guid", "uid", "uuid", "rowid", "row", "rownumber", "unnamed:0", "pairid",
+    "promptid",
+        "#1id", "#2id", "qid", "qid1", "qid2", "docid", "textid", "sentenceid", "phraseid", "userid", "commentid",
     "reviewid", "tweetid",
 )  # fmt: skip
 SPLITS: dict[str, str] = {

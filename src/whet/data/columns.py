@@ -1,4 +1,4 @@
-"""Which column is the text, which its pair, which the label: by name first, then by content, never by guess."""
+"""Which column is the text, which its pair, which the label: by name, then by content, never by guess."""
 
 from __future__ import annotations
 

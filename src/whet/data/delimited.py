@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -33,7 +34,7 @@ def read_delimited(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
     surrogates = 0
     try:
         for rows in reader.batches(width, skip_first=header is not None):
-            batch, mended = _batch(rows, names, limit, path.name, spill.rows)
+            batch, mended = record_batch(rows, names, limit, path.name, spill.rows)
             surrogates += mended
             spill.write(batch)
     finally:
@@ -43,12 +44,11 @@ def read_delimited(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
             f"the file has a header ({', '.join(names)}) and no rows." if header else "the file has no rows.",
             file=path.name,
         )
-    notes = [_note(path.name, dialect, header)]
     part = Part(path.name, spill.rows, path.stat().st_size)
-    return RawSplit(spill.schema, spill.read, (part,), notes=tuple(notes), surrogates=surrogates)
+    return RawSplit(spill.schema, spill.read, (part,), notes=(_note(dialect, header),), surrogates=surrogates)
 
 
-def _note(file: str, dialect: Dialect, header: Sequence[str] | None) -> str:
+def _note(dialect: Dialect, header: Sequence[str] | None) -> str:
     kind = "one column" if dialect.delimiter == NO_DELIMITER else f"columns separated by {dialect.spoken}"
     head = "with a header" if header else "without a header"
     overrule = "--delimiter, --header"
@@ -57,7 +57,7 @@ def _note(file: str, dialect: Dialect, header: Sequence[str] | None) -> str:
         overrule += ", --quoting"
     elif dialect.backslash:
         kind += ', quotes escaped as \\"'
-    return f"{file}: {kind}, {head} ({overrule})."
+    return f"{kind}, {head} ({overrule})."
 
 
 def _sample(path: Path, encoding: str, limit: int) -> tuple[list[str], bool]:
@@ -86,10 +86,8 @@ def _shape(
     """The header, where there is one, and the number of columns."""
     rows: list[list[str]] = []
     reader = dialect.reader(iter(sample))
-    try:
+    with contextlib.suppress(csv.Error):  # the strict pass over the whole file will say where
         rows.extend(row for row in reader if row)
-    except csv.Error:
-        pass  # the strict pass over the whole file will say where
     if not rows:
         return None, 1
     has_header = find_header(rows, config, file)
@@ -204,7 +202,9 @@ def _too_large(file: str, row: int, limit: int) -> DataError:
     )
 
 
-def _batch(rows: list[list[str]], names: list[str], limit: int, file: str, before: int) -> tuple[Any, int]:
+def record_batch(
+    rows: list[list[str]], names: list[str], limit: int, file: str, before: int
+) -> tuple[Any, int]:
     """A record batch of strings, and how many surrogates had to be replaced in it."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -1,4 +1,4 @@
-"""How a delimited file is written: its delimiter, its quoting and whether it has a header, found in a sample."""
+"""How a delimited file is written: delimiter, quoting, header, all found in its first lines."""
 
 from __future__ import annotations
 
@@ -157,6 +157,11 @@ def _attempt(sample: Sequence[str], whole: bool, dialect: Dialect) -> Attempt:
     return Attempt(dialect, tuple(rows), broken)
 
 
+def _all_numbers(cells: Sequence[str]) -> bool:
+    filled = [cell for cell in cells if cell]
+    return bool(filled) and all(NUMBER.fullmatch(cell) for cell in filled)
+
+
 def find_header(rows: Sequence[Sequence[str]], config: DataConfig, file: str) -> bool:
     """Whether the first row names the columns; an error where both readings are sensible."""
     if config.header != "auto" or not rows:
@@ -175,10 +180,9 @@ def find_header(rows: Sequence[Sequence[str]], config: DataConfig, file: str) ->
         for cell, below in zip(first, columns, strict=True)
     )
     over_numbers = any(
-        cell and not NUMBER.fullmatch(cell) and below and all(NUMBER.fullmatch(value) for value in below if value)
-        and any(below)
+        cell and not NUMBER.fullmatch(cell) and _all_numbers(below)
         for cell, below in zip(first, columns, strict=True)
-    )  # fmt: skip
+    )
     unique = len(set(filled)) == len(filled)
     if unique and not numeric and not repeated and (named or over_numbers):
         return True

@@ -14,6 +14,7 @@ from typing import Any
 from whet.config import DataConfig
 from whet.data.cache import fingerprint, obtain
 from whet.data.columns import Columns, Task, choose_columns
+from whet.data.giveaways import telling_columns
 from whet.data.labels import LabelReader, understand_labels
 from whet.data.raw import RawSplit
 from whet.data.sources import Source, find_source, read_source
@@ -31,7 +32,7 @@ class Examples:
     """Texts and labels, ready to be audited, tokenized and trained on."""
 
     splits: Any
-    """A datasets.DatasetDict on disk with the columns text, pair (for pairs), label (where asked for) and row."""
+    """A datasets.DatasetDict on disk: the columns text, pair (for pairs), label (where asked for), row."""
     task: Task
     columns: Columns
     origin: dict[str, Any]
@@ -120,18 +121,20 @@ class _Builder:
         self.found, self.config, self.folder = found, config, folder
         self.labelled, self.task = labelled, task
         self.said: list[str] = list(found.notes)
+        self.telling: list[str] = []
 
     def build(self) -> None:
         scratch = self.folder / "scratch"
         scratch.mkdir()
         raw = self._splits(read_source(self.found, self.config, scratch))
-        for split in raw.values():
-            self.said.extend(note for note in split.notes if note not in self.said)
+        self._note_files(raw)
         first = raw.get("train") or next(iter(raw.values()))
         want_label = self.labelled or self.task is not None
         columns = self._columns(first, want_label)
         reader = self._reader(raw, columns)
         self._check_columns(raw, columns)
+        if self.labelled and reader is not None:
+            self.telling = telling_columns(first, columns, reader)
         writers = self._write(raw, columns, reader, scratch)
         self._check(raw, writers, reader)
         shutil.rmtree(scratch)
@@ -159,6 +162,16 @@ class _Builder:
             if name not in ORDER:
                 self.said.append(f"The split {name!r} is left out: it is neither train, validation nor test.")
         return {name: raw[name] for name in ORDER if name in raw}
+
+    def _note_files(self, raw: dict[str, RawSplit]) -> None:
+        """How the files were read; files that are written alike share a line."""
+        alike: dict[str, list[str]] = {}
+        for split in raw.values():
+            for note in split.notes:
+                alike.setdefault(note, []).extend(part.file for part in split.parts)
+        for note, files in alike.items():
+            names = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
+            self.said.append(f"{names}: {note}")
 
     def _columns(self, first: RawSplit, want_label: bool) -> Columns:
         if self.labelled or not want_label:
@@ -285,6 +298,7 @@ class _Builder:
             "surrogates": sum(split.surrogates for split in raw.values()),
             "dropped_empty": sum(writer.dropped for writer in writers.values()),
             "unlabelled": {name: w.unlabelled for name, w in writers.items() if w.unlabelled},
+            "telling_columns": self.telling,
             "unseen_labels": {name: dict(counts.most_common(20)) for name, counts in unseen.items()},
         }
 

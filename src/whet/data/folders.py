@@ -20,7 +20,7 @@ UNLABELLED = ("unsup", "unsupervised", "unlabeled", "unlabelled")
 
 
 def split_of(path: Path) -> str | None:
-    """The split that a file's or folder's name stands for: train.csv, dev_full.tsv, test-00000-of-00002.parquet."""
+    """The split that a name stands for: train.csv, dev_full.tsv, test-00000-of-00002.parquet."""
     stem = path.name.split(".")[0].casefold()
     words = [word for word in re.split(r"[-_ ]+", stem) if word]
     found = {SPLITS[word] for word in words if word in SPLITS}
@@ -44,7 +44,7 @@ def find_folder(folder: Path) -> Source:
         kinds = {plain_suffix(path) for paths in files.values() for path in paths}
         if len(kinds) > 1 and any(len({plain_suffix(p) for p in paths}) > 1 for paths in files.values()):
             raise DataError(
-                f"the folder {folder.name!r} holds the same split in several formats: {', '.join(sorted(kinds))}.",
+                f"the folder {folder.name!r} holds a split in several formats: {', '.join(sorted(kinds))}.",
                 "Name one file, or a glob such as 'folder/*.parquet'.",
             )
         return Source("files", folder.name, files)

@@ -54,8 +54,8 @@ def _explained(name: str, problems: list[Exception]) -> Exception:
         word in text for word in away
     ):
         return EnvironmentFault(
-            f"There is no file or folder {name!r}, and the data set of that name is neither in the cache nor to be "
-            "reached.",
+            f"There is no file or folder {name!r}, and the data set of that name is neither in the cache "
+            "nor to be reached.",
             "Check the path, or load the data set once with a network.",
         )
     reason = (

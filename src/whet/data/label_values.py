@@ -1,4 +1,4 @@
-"""The labels as they stand in the source, in one form: names, or lists of names, whatever the column's type."""
+"""The labels as they stand in the source, whatever the column's type: names, or lists of names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Survey:
 
 
 def survey(split: RawSplit, label: str) -> Survey:
-    """Count the labels of a split. A list counts as its JSON text, so that lists of one cell stay together."""
+    """Count the labels of a split. A list counts as its JSON text, so that its labels stay together."""
     names = label_columns(split, label)
     kind = "columns" if len(names) > 1 else column_kind(split.schema.field(names[0]).type)
     found = Survey(kind)

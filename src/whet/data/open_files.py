@@ -106,7 +106,7 @@ def open_text(path: Path, encoding: str) -> io.TextIOWrapper:
 
 
 def lines(path: Path, encoding: str, longest: int) -> Iterator[str]:
-    """Lines with their ends. One that is longer than `longest` characters is refused before it fills the memory."""
+    """Lines with their ends. One of more than `longest` characters is refused before it fills the memory."""
     with open_text(path, encoding) as text:
         readline = text.readline
         try:

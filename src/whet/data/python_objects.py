@@ -116,9 +116,8 @@ def _from_columns(columns: Mapping[Any, Any], name: str) -> RawSplit:
 
     lengths = {str(column): len(values) for column, values in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise DataError(
-            f"the columns differ in length: {', '.join(f'{column} {size}' for column, size in lengths.items())}."
-        )
+        listed = ", ".join(f"{column} {size}" for column, size in lengths.items())
+        raise DataError(f"the columns differ in length: {listed}.")
     arrays, mixed, mended = {}, [], 0
     for column, values in columns.items():
         try:

@@ -39,7 +39,7 @@ class RawSplit:
     nested: tuple[str, ...] = ()
     """Columns of the source that hold objects: listed in messages, never read."""
     notes: tuple[str, ...] = ()
-    """What the reader found out and a person may want to overrule."""
+    """What the reader found out about the files and a person may want to overrule."""
     surrogates: int = 0
     """Lone surrogates that were replaced, for they cannot be written as UTF-8."""
 

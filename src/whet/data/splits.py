@@ -19,8 +19,8 @@ def assign(
 ) -> Any:
     """For each row 0 (train), 1 (validation) or 2 (test).
 
-    Rows with the same key (the same text, or a pair and its swap) go to the same side. What a row gets depends
-    on the seed, the keys and the labels, and on nothing else.
+    Rows with the same key (the same text, or a pair and its swap) go to the same side. What a row gets
+    depends on the seed, the keys and the labels, and on nothing else.
     """
     import numpy as np
 

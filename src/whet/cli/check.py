@@ -1,0 +1,167 @@
+"""`whet check SOURCE`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from whet.cli.options import resolve, settings_options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from whet.data.audit import Audit, Finding
+    from whet.data.examples import Examples
+
+WIDTH = 80
+MOST_LABELS = 12
+COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
+
+
+@click.command()
+@click.argument("source", required=False)
+@settings_options("data")
+@click.option("--config", "config_file", metavar="FILE.toml", help="Read settings from a file.")
+@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any setting by its name.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
+def check(
+    source: str | None, config_file: str | None, assignments: tuple[str, ...], as_json: bool, **flags: Any
+) -> None:
+    """Say what is in a data source and what is wrong with it.
+
+    SOURCE is a file, a folder of train/validation/test files or of one sub-folder a label, a glob, a hub
+    name, sample/pairs, or - for standard input. The exit code is 2 where `whet train` would refuse the data.
+    """
+    if source is not None:
+        flags["source"] = source
+    config = resolve(flags, config_file, assignments)
+    if not config.data.source:
+        raise click.UsageError("Missing SOURCE. Try: whet check sample/pairs")
+
+    from whet.data.audit import audit
+    from whet.data.examples import load_examples
+
+    examples = load_examples(config.data.source, config.data)
+    report = audit(examples)
+    if as_json:
+        columns = {
+            "text": examples.columns.text,
+            "pair": examples.columns.pair,
+            "label": examples.columns.label,
+        }
+        facts = {
+            **report.as_dict(),
+            "columns": columns,
+            "said": list(examples.said),
+            "origin": examples.origin,
+            "fingerprint": examples.fingerprint,
+        }
+        click.echo(json.dumps(facts, ensure_ascii=True))
+    else:
+        _show(examples, report)
+    report.stop_unless_allowed(config.data.allow)
+
+
+def _show(examples: Examples, report: Audit) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    # A pipe has no width of its own; a terminal may be narrower than the tables are made for.
+    width = min(WIDTH, Console().width) if sys.stdout.isatty() else WIDTH
+    console = Console(width=width, highlight=False, emoji=False)
+    for line in examples.said:
+        console.print(Text(line))
+    console.print()
+    _splits_table(console, report)
+    _labels_table(console, report)
+    _findings_table(console, report)
+
+
+def _splits_table(console: Console, report: Audit) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, title_justify="left")
+    table.add_column("split")
+    for heading in ("rows", "unlabelled", "words: mean", "median", "95%", "most"):
+        table.add_column(heading, justify="right")
+    for name, facts in report.splits.items():
+        for place, (column, words) in enumerate(facts["words"].items()):
+            counts = (f"{facts['rows']:,}", f"{facts['unlabelled']:,}") if place == 0 else ("", "")
+            label = shown(name) if place == 0 else f"  its {column}"
+            numbers = [f"{words.get(key, 0):g}" for key in ("mean", "p50", "p95", "max")]
+            table.add_row(label, *counts, *numbers)
+    console.print(table)
+    console.print()
+
+
+def _labels_table(console: Console, report: Audit) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    if report.task.kind == "regression":
+        for name, facts in report.splits.items():
+            if "range" in facts:
+                low, mean, high = facts["range"]
+                console.print(Text(f"{name}: labels from {low:g} to {high:g}, mean {mean:.3g}"))
+        console.print()
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column("label")
+    for name in report.splits:
+        table.add_column(shown(name), justify="right")
+    names = list(report.task.labels)
+    for label in names[:MOST_LABELS]:
+        cells = []
+        for facts in report.splits.values():
+            labelled = facts["rows"] - facts["unlabelled"]
+            count = facts["labels"].get(label, 0)
+            cells.append(f"{count:,} ({count / labelled:.0%})" if labelled else "0")
+        table.add_row(Text(shown(label)), *cells)
+    if len(names) > MOST_LABELS:
+        table.add_row(Text(f"… {len(names) - MOST_LABELS} more"))
+    console.print(table)
+    console.print()
+
+
+def _findings_table(console: Console, report: Audit) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    if not report.findings:
+        console.print(Text("Nothing to complain about."))
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("", width=7)
+    table.add_column("finding", width=14)
+    table.add_column("count", justify="right", min_width=6)
+    table.add_column("what it is, and what to do", overflow="fold")
+    for finding in report.findings:
+        table.add_row(
+            Text(finding.severity, style=COLOURS[finding.severity]),
+            Text(finding.code),
+            f"{finding.count:,}",
+            Text(_sentence(finding)),
+        )
+    console.print(table)
+
+
+def _sentence(finding: Finding) -> str:
+    parts = [finding.message]
+    if finding.rows:
+        by_split: dict[str, list[str]] = {}
+        for split, row in finding.rows:
+            by_split.setdefault(split, []).append(str(row))
+        places = "; ".join(f"{shown(split)} {', '.join(rows)}" for split, rows in by_split.items())
+        more = finding.count > len(finding.rows)
+        parts.append(f"Rows: {places}{' …' if more else '.'}")
+    parts.append(finding.advice)
+    return " ".join(part for part in parts if part)
+
+
+def shown(name: str, most: int = 30) -> str:
+    """A name from the data that neither steers the terminal nor breaks the table."""
+    plain = "".join(char if char.isprintable() else "�" for char in name)
+    return plain if len(plain) <= most else plain[: most - 1] + "…"

@@ -1,0 +1,392 @@
+"""What is wrong with the examples, before time is spent on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from whet.data.audit_columns import SplitColumns, load_columns
+from whet.data.columns import Task
+from whet.data.examples import Examples
+from whet.errors import DataError, UsageError, nearest
+
+VERSION = 1
+ERROR, WARNING, NOTE = "error", "warning", "note"
+CODES = {
+    "leak": "texts of the training split that also stand in another one",
+    "conflict": "the same text under different labels",
+    "duplicate": "the same text more than once in a split",
+    "near-leak": "texts that are almost those of the training split",
+    "near-duplicate": "texts of a split that are almost the same",
+    "label-spelling": "labels that differ only by case or blanks",
+    "imbalance": "labels with very different numbers of rows",
+    "giveaway": "something other than the meaning of the text that settles the label",
+    "too-long": "texts that are longer than the model reads",
+    "unlabelled": "rows without a label",
+    "unseen-label": "test labels that training never saw",
+    "empty": "rows left out because a text is empty",
+    "surrogate": "halves of characters that were replaced",
+}
+VALIDATION_LEAK_LIMIT = 0.05
+"""Published validation sets repeat a few training texts; above this share the score means something else."""
+IMBALANCE = 10
+SMALL_CLASS = 10
+NEAR_DUPLICATE_ROWS = 200_000
+"""Near-duplicates are looked for in so many rows of a split at most."""
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the model reads: token counts of the rows by split, and the most that fit."""
+
+    lengths: Mapping[str, Any]
+    max_length: int
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, or worth knowing."""
+
+    severity: str
+    code: str
+    count: int
+    message: str
+    advice: str = ""
+    rows: tuple[Place, ...] = ()
+    """Up to five places: split and row."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "severity": self.severity,
+            "code": self.code,
+            "count": self.count,
+            "message": self.message,
+            "advice": self.advice,
+            "rows": [{"split": split, "row": row} for split, row in self.rows],
+        }
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What the examples are, and what was found in them."""
+
+    source: str
+    task: Task
+    splits: dict[str, dict[str, Any]]
+    """By split: rows, unlabelled, labels (name to count, or the range of a regression), words."""
+    findings: tuple[Finding, ...]
+    overlap: dict[str, float] = field(default_factory=dict)
+    """Share of the rows of each other split whose text also stands in the training split."""
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.severity == ERROR)
+
+    def stop_unless_allowed(self, allow: Iterable[str] = ()) -> None:
+        """Raise what must not be trained on, unless the user lets it stand by name."""
+        allowed = set(allow)
+        for name in sorted(allowed - set(CODES)):
+            raise UsageError(f"--allow is {name!r}, which is no finding of the audit.", nearest(name, CODES))
+        for finding in self.errors:
+            if finding.code not in allowed:
+                raise DataError(finding.message, f"{finding.advice} Or let it stand: --allow {finding.code}.")
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "source": self.source,
+            "task": self.task.kind,
+            "labels": list(self.task.labels),
+            "splits": self.splits,
+            "overlap": self.overlap,
+            "findings": [finding.as_dict() for finding in self.findings],
+        }
+
+
+def audit(examples: Examples, limits: Limits | None = None) -> Audit:
+    """Look at every row of every split once. Neither a model nor a tokenizer is needed."""
+    splits = {name: load_columns(name, split) for name, split in examples.splits.items()}
+    checks: list[Callable[[], Iterable[Finding]]] = [
+        lambda: _leaks(splits),
+        lambda: _conflicts(splits, examples.task),
+        lambda: _imbalance(splits, examples.task),
+        lambda: _spelling(examples, splits),
+        lambda: _giveaways(splits, examples),
+        lambda: _duplicates(splits),
+        lambda: _near_duplicates(splits),
+        lambda: _too_long(splits, limits),
+        lambda: _unlabelled(splits, examples),
+        lambda: _losses(examples.origin),
+    ]
+    findings = [finding for check in checks for finding in check()]
+    findings.sort(key=lambda finding: (ERROR, WARNING, NOTE).index(finding.severity))
+    return Audit(
+        examples.origin["source"],
+        examples.task,
+        {name: split.summary(examples.task) for name, split in splits.items()},
+        tuple(findings),
+        _overlap(splits),
+    )
+
+
+def _overlap(splits: Mapping[str, SplitColumns]) -> dict[str, float]:
+    import numpy as np
+
+    train = splits.get("train")
+    if train is None:
+        return {}
+    return {
+        name: float(np.isin(split.keys, train.keys).mean())
+        for name, split in splits.items()
+        if name != "train"
+    }
+
+
+def _leaks(splits: Mapping[str, SplitColumns]) -> Iterable[Finding]:
+    import numpy as np
+
+    names = list(splits)
+    for index, first in enumerate(names):
+        for second in names[index + 1 :]:
+            shared = np.flatnonzero(np.isin(splits[second].keys, splits[first].keys))
+            if not len(shared):
+                continue
+            share = len(shared) / len(splits[second].keys)
+            grave = first == "train" and (second == "test" or share > VALIDATION_LEAK_LIMIT)
+            yield Finding(
+                ERROR if grave else WARNING,
+                "leak",
+                len(shared),
+                f"{len(shared):,} of {len(splits[second].keys):,} {second} rows ({share:.1%}) have a text "
+                f"that also stands in {first}.",
+                f"Take them out of {first} or {second}: a score on texts seen in training means little.",
+                splits[second].places(shared),
+            )
+
+
+def _conflicts(splits: Mapping[str, SplitColumns], task: Task) -> Iterable[Finding]:
+    """The same text under different labels, in one split or across them."""
+    import numpy as np
+
+    labelled = [split for split in splits.values() if split.labels is not None]
+    if not labelled:
+        return
+    keys = np.concatenate([split.keys[split.has_label] for split in labelled])
+    labels = np.concatenate([split.label_codes()[split.has_label] for split in labelled])
+    if not len(keys):
+        return
+    places = [place for split in labelled for place in split.all_places(split.has_label)]
+    order = np.lexsort((labels, keys))
+    ordered, sorted_labels = keys[order], labels[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    ends = np.concatenate([starts[1:], [len(ordered)]]) - 1
+    # Sorted, a text's labels differ if its first and last do; people who rate never agree to the decimal.
+    far = (labels.max() - labels.min()) / 4 if task.kind == "regression" else 0
+    groups = ordered[starts][sorted_labels[ends] - sorted_labels[starts] > far]
+    if not len(groups):
+        return
+    rows = np.flatnonzero(np.isin(keys, groups))
+    what = "labels that are far apart" if task.kind == "regression" else "different labels"
+    yield Finding(
+        WARNING,
+        "conflict",
+        len(rows),
+        f"{len(groups):,} {_texts(len(groups))} in {len(rows):,} rows {_have(len(groups))} {what}.",
+        "Decide which label is right: the model cannot learn both.",
+        tuple(places[row] for row in rows[:5]),
+    )
+
+
+def _texts(count: int) -> str:
+    return "text" if count == 1 else "texts"
+
+
+def _have(count: int) -> str:
+    return "has" if count == 1 else "have"
+
+
+def _duplicates(splits: Mapping[str, SplitColumns]) -> Iterable[Finding]:
+    import numpy as np
+
+    for name, split in splits.items():
+        _, first = np.unique(split.keys, return_index=True)
+        again = np.setdiff1d(np.arange(len(split.keys)), first)
+        if len(again):
+            share = len(again) / len(split.keys)
+            yield Finding(
+                WARNING if share > 0.01 else NOTE,
+                "duplicate",
+                len(again),
+                f"{len(again):,} {name} rows ({share:.1%}) repeat an earlier text.",
+                "Remove them unless they are meant to count more than once.",
+                split.places(again),
+            )
+
+
+def _near_duplicates(splits: Mapping[str, SplitColumns]) -> Iterable[Finding]:
+    """Within a split a note; between training and another split a warning."""
+    import numpy as np
+    import pyarrow as pa
+
+    from whet.data.near_duplicates import near_duplicates
+
+    parts = [split.head(NEAR_DUPLICATE_ROWS) for split in splits.values()]
+    owners = np.concatenate([np.full(len(part.keys), index) for index, part in enumerate(parts)])
+    rows = np.concatenate([part.rows for part in parts])
+    texts = pa.concat_arrays([part.joined_texts() for part in parts])
+    pairs = near_duplicates(texts, np.concatenate([part.keys for part in parts]))
+    names = list(splits)
+    looked = sum(len(part.keys) for part in parts)
+    cut = looked < sum(len(split.keys) for split in splits.values())
+    scope = f" among the first {NEAR_DUPLICATE_ROWS:,} rows of each split" if cut else ""
+    inside = pairs[owners[pairs[:, 0]] == owners[pairs[:, 1]]]
+    for index, name in enumerate(names):
+        later = np.unique(inside[owners[inside[:, 1]] == index][:, 1])
+        if len(later):
+            yield Finding(
+                NOTE,
+                "near-duplicate",
+                len(later),
+                f"{len(later):,} {name} rows are almost the same as an earlier one{scope}.",
+                "Look at a few: they add little, and count double where they repeat a mistake.",
+                tuple((name, int(rows[row])) for row in later[:5]),
+            )
+    for index, name in enumerate(names):
+        if index and names[0] == "train":
+            across = pairs[(owners[pairs[:, 0]] == 0) & (owners[pairs[:, 1]] == index)]
+            later = np.unique(across[:, 1])
+            if len(later):
+                yield Finding(
+                    WARNING,
+                    "near-leak",
+                    len(later),
+                    f"{len(later):,} {name} rows are almost the same as a training row{scope}.",
+                    "Look at a few: if they are copies, the score is too good.",
+                    tuple((name, int(rows[row])) for row in later[:5]),
+                )
+
+
+def _spelling(examples: Examples, splits: Mapping[str, SplitColumns]) -> Iterable[Finding]:
+    alike: dict[str, list[str]] = {}
+    unseen = examples.origin.get("unseen_labels", {})
+    names = [*examples.task.labels, *(label for labels in unseen.values() for label in labels)]
+    for name in dict.fromkeys(names):
+        alike.setdefault(" ".join(name.casefold().split()), []).append(name)
+    groups = [group for group in alike.values() if len(group) > 1]
+    if groups:
+        listed = "; ".join(" and ".join(map(repr, group)) for group in groups[:5])
+        yield Finding(
+            WARNING,
+            "label-spelling",
+            len(groups),
+            f"Labels differ only by case or blanks: {listed}.",
+            "Write them alike, or they are learned as different labels.",
+        )
+
+
+def _imbalance(splits: Mapping[str, SplitColumns], task: Task) -> Iterable[Finding]:
+    train = splits.get("train")
+    if train is None or task.kind not in ("binary", "multiclass", "multilabel"):
+        return
+    counts = train.label_counts(task)
+    most, least = max(counts, key=lambda n: counts[n]), min(counts, key=lambda n: counts[n])
+    if counts[most] >= IMBALANCE * max(counts[least], 1):
+        yield Finding(
+            WARNING,
+            "imbalance",
+            counts[least],
+            f"{most!r} has {counts[most]:,} training rows and {least!r} has {counts[least]:,}.",
+            "Look at macro-averaged scores, and try --class-weights balanced.",
+        )
+    small = [name for name, count in counts.items() if count < SMALL_CLASS]
+    if small and counts[most] >= 2 * SMALL_CLASS:
+        yield Finding(
+            NOTE,
+            "imbalance",
+            len(small),
+            f"{len(small)} of {len(counts)} labels have fewer than {SMALL_CLASS} training rows: "
+            f"{', '.join(map(repr, small[:5]))}.",
+            "Add rows for them, or join labels that belong together.",
+        )
+
+
+def _giveaways(splits: Mapping[str, SplitColumns], examples: Examples) -> Iterable[Finding]:
+    from whet.data.giveaways import telling_ends, telling_words
+
+    for column in examples.origin.get("telling_columns", ()):
+        yield Finding(
+            NOTE,
+            "giveaway",
+            1,
+            f"The column {column!r} settles the label; the model does not read it.",
+            "Keep it out of the text.",
+        )
+    train = splits.get("train")
+    if train is None or train.labels is None or examples.task.kind not in ("binary", "multiclass"):
+        return
+    texts, labels = train.normalised("text"), train.labels
+    advice = "Remove it from the texts, if it will not be there later: the model needs nothing else."
+    for label, word in telling_words(texts, labels, examples.task).items():
+        message = f"Nearly all texts of {label!r}, and nearly no others, hold {word!r}."
+        yield Finding(
+            WARNING, "giveaway", int((labels == examples.task.labels.index(label)).sum()), message, advice
+        )
+    for column in ("text", "pair") if examples.pairs else ("text",):
+        for end in telling_ends(train.normalised(column), labels):
+            message = f"The {end} word of the {column} settles the label in every training row."
+            yield Finding(WARNING, "giveaway", len(labels), message, advice)
+
+
+def _too_long(splits: Mapping[str, SplitColumns], limits: Limits | None) -> Iterable[Finding]:
+    import numpy as np
+
+    if limits is None:
+        return
+    for name, lengths in limits.lengths.items():
+        over = np.flatnonzero(np.asarray(lengths) > limits.max_length)
+        if len(over):
+            share = len(over) / len(lengths)
+            yield Finding(
+                WARNING if share > 0.1 else NOTE,
+                "too-long",
+                len(over),
+                f"{len(over):,} {name} rows ({share:.1%}) exceed {limits.max_length} tokens and are cut.",
+                "Raise --max-length if the model can read more.",
+                splits[name].places(over),
+            )
+
+
+def _unlabelled(splits: Mapping[str, SplitColumns], examples: Examples) -> Iterable[Finding]:
+    import numpy as np
+
+    for name, unseen in examples.origin.get("unseen_labels", {}).items():
+        count = sum(unseen.values())
+        listed = ", ".join(f"{label!r} ({number})" for label, number in list(unseen.items())[:5])
+        yield Finding(
+            WARNING,
+            "unseen-label",
+            count,
+            f"{count:,} {name} rows have labels that training never saw: {listed}.",
+            "They are not scored. Correct them, or add training rows with them.",
+        )
+    for name, split in splits.items():
+        missing = np.flatnonzero(~split.has_label)
+        if len(missing) and examples.task.kind != "unlabelled":
+            yield Finding(
+                NOTE,
+                "unlabelled",
+                len(missing),
+                f"{len(missing):,} {name} rows have no label that could be scored.",
+                "",
+                split.places(missing),
+            )
+
+
+def _losses(origin: Mapping[str, Any]) -> Iterable[Finding]:
+    if count := origin.get("dropped_empty", 0):
+        yield Finding(NOTE, "empty", count, f"{count:,} rows with an empty text were left out.")
+    if count := origin.get("surrogates", 0):
+        message = f"{count:,} lone surrogates (halves of characters) were replaced by U+FFFD."
+        yield Finding(WARNING, "surrogate", count, message, "Look at how the file was written.")
