@@ -28,10 +28,21 @@ def small_model(family: str = "bert", *, labels: int = 2, dropout: float = 0.0, 
 
     sizes: dict[str, Any] = {"vocab_size": 400, "pad_token_id": 0, "num_labels": labels}
     if family == "distilbert":
-        sizes |= {"dim": 32, "n_layers": layers, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 66}
+        sizes |= {
+            "dim": 32,
+            "n_layers": layers,
+            "n_heads": 4,
+            "hidden_dim": 64,
+            "max_position_embeddings": 66,
+        }
         sizes |= {"dropout": dropout, "attention_dropout": dropout, "seq_classif_dropout": dropout}
     else:
-        sizes |= {"hidden_size": 32, "num_hidden_layers": layers, "num_attention_heads": 4, "intermediate_size": 64}
+        sizes |= {
+            "hidden_size": 32,
+            "num_hidden_layers": layers,
+            "num_attention_heads": 4,
+            "intermediate_size": 64,
+        }
         sizes |= {"max_position_embeddings": 66}
     if family in ("bert", "roberta", "electra"):
         sizes |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
@@ -80,7 +91,9 @@ def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,

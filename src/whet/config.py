@@ -40,9 +40,7 @@ class DataConfig:
     task: Literal["auto", "binary", "multiclass", "multilabel", "regression"] = setting(
         "auto", "what the labels are", "--task"
     )
-    label_delimiter: str | None = setting(
-        None, "what separates several labels in one cell", "--label-delimiter"
-    )
+    label_delimiter: str | None = setting(None, "what separates several labels in one cell", "--label-delimiter")
     encoding: str = setting("utf-8", "encoding of text files", "--encoding")
     delimiter: str | None = setting(None, "what separates columns (found if not given)", "--delimiter")
     quoting: Literal["auto", "yes", "no"] = setting(
@@ -69,12 +67,8 @@ class ModelConfig:
 
     model: str = setting("minilm", "minilm, a local folder or a hub name", "--model")
     revision: str | None = setting(None, "revision of a hub model", "--revision")
-    max_length: int | None = setting(
-        None, "longest input in tokens (default: the model's limit)", "--max-length"
-    )
-    trust_remote_code: bool = setting(
-        False, "run Python code that comes with the model", "--trust-remote-code"
-    )
+    max_length: int | None = setting(None, "longest input in tokens (default: the model's limit)", "--max-length")
+    trust_remote_code: bool = setting(False, "run Python code that comes with the model", "--trust-remote-code")
 
     def __post_init__(self) -> None:
         _check(self.max_length is None or self.max_length >= 4, "max_length", self.max_length, "at least 4")
@@ -127,9 +121,7 @@ class EvaluateConfig:
     eval_every: int | None = setting(None, "evaluate every so many steps instead", "--eval-every")
     eval_batch_size: int = setting(32, "rows an evaluation batch", "--eval-batch-size")
     metric: str = setting("auto", "metric that decides the best step", "--metric")
-    patience: int | None = setting(
-        None, "stop after this many evaluations without a better one", "--patience"
-    )
+    patience: int | None = setting(None, "stop after this many evaluations without a better one", "--patience")
     min_improvement: float = setting(0.0, "what counts as better")
     probe_rows: int = setting(500, "training rows measured in evaluation mode beside the validation rows")
 
@@ -151,9 +143,7 @@ class RunConfig:
     )
     keep: int = setting(2, "checkpoints kept besides the best", "--keep")
     log_every: int | None = setting(None, "record the training loss every so many steps", "--log-every")
-    max_minutes: float | None = setting(
-        None, "save and leave with exit code 75 after this long", "--max-minutes"
-    )
+    max_minutes: float | None = setting(None, "save and leave with exit code 75 after this long", "--max-minutes")
     offline: bool = setting(False, "never ask the model hub", "--offline")
 
     def __post_init__(self) -> None:
@@ -266,9 +256,7 @@ def _coerce(kind: type, name: str, value: Any) -> Any:
         raise UsageError(f"{name} cannot be empty.")
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
-            raise UsageError(
-                f"{name} is {value!r}.", f"It must be one of {', '.join(map(str, get_args(hint)))}."
-            )
+            raise UsageError(f"{name} is {value!r}.", f"It must be one of {', '.join(map(str, get_args(hint)))}.")
         return value
     if get_origin(hint) is tuple:
         return tuple(value.split(",")) if isinstance(value, str) else tuple(value)
@@ -297,9 +285,7 @@ def _number(value: Any) -> float:
 def _truth(value: Any) -> bool:
     if isinstance(value, bool):
         return value
-    answer = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}.get(
-        str(value).lower()
-    )
+    answer = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}.get(str(value).lower())
     if answer is None:
         raise ValueError
     return answer

@@ -30,7 +30,16 @@ if TYPE_CHECKING:
     from whet.data.columns import Task
 
 Array = np.ndarray[Any, Any]
-PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "safetensors", "numpy", "scikit-learn")
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "datasets",
+    "accelerate",
+    "safetensors",
+    "numpy",
+    "scikit-learn",
+)
 
 
 def describe_run(folder: RunFolder, job: Job) -> None:
@@ -91,7 +100,7 @@ def start_record(job: Job) -> Start:
         higher_is_better=job.plan.higher_is_better,
         majority=majority_answer(job, "validation"),
         evaluations=sum(job.plan.evaluate(step) for step in range(1, job.plan.total_steps + 1)),
-        overlap=job.prepared.audit.overlap,
+        overlap=job.prepared.audit.overlap.get("validation", 0.0),
         time=now(),
     )
 

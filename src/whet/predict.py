@@ -95,7 +95,10 @@ def _two_columns(texts: Any, pairs: Any) -> tuple[list[str], list[str] | None]:
     if pairs is not None:
         pairs = list(pairs)
         if len(pairs) != len(texts):
-            raise UsageError(f"There are {len(texts)} texts and {len(pairs)} pairs.", "Give as many of one as of the other.")
+            raise UsageError(
+                f"There are {len(texts)} texts and {len(pairs)} pairs.",
+                "Give as many of one as of the other.",
+            )
     for index, text in enumerate([*texts, *(pairs or [])]):
         if not isinstance(text, str):
             raise UsageError(f"Text {index % max(1, len(texts))} is {text!r}, which is not a text.")

@@ -65,6 +65,9 @@ def read_examples(source: Any, config: Config, say: Say) -> tuple[Examples, Audi
         say(line)
     report = audit(examples)
     report.stop_unless_allowed(config.data.allow)
+    for finding in report.findings:
+        if finding.severity != "note":
+            say(f"{finding.severity.capitalize()}: {finding.message}")
     if "train" not in examples.splits:
         raise DataError(f"{config.data.source!r} has no training rows.")
     return examples, report

@@ -118,9 +118,7 @@ def _refuse_changes(folder: RunFolder, config: Config, fingerprint: str, accept:
 class _Recorder:
     """The one writer of a run: takes the loop's events, appends records, saves, finishes."""
 
-    def __init__(
-        self, folder: RunFolder, job: Job, interrupts: Interrupts, say: Say, listen: Listener
-    ) -> None:
+    def __init__(self, folder: RunFolder, job: Job, interrupts: Interrupts, say: Say, listen: Listener) -> None:
         from whet.engine.checkpoint import CheckpointFolder
 
         self.folder, self.job, self.interrupts, self.say, self.listen = folder, job, interrupts, say, listen
@@ -159,14 +157,16 @@ class _Recorder:
                 return event
             if isinstance(event, Record):
                 self._append(event)
-            elif isinstance(event, SavePoint):
+            else:
+                self.listen(event, job)
+            if isinstance(event, SavePoint):
                 self._save(event.reason)
-            self.listen(event, job)
             self.interrupts.check()
         raise AssertionError("the loop ends with an End record")
 
     def _append(self, record: Record) -> None:
         self.folder.append(record)
+        self.listen(record, self.job)
 
     def _save(self, reason: str) -> None:
         """Save in the background; the record is written once the checkpoint is whole."""
@@ -183,7 +183,9 @@ class _Recorder:
         values = {**as_values(job.state, job.stepper), "reason": reason}
         checkpoint = Checkpoint(job.state.step, state_tensors(job.network.model, job.stepper.optimizer), values)
         record = Save(
-            step=job.state.step, path=f"checkpoints/{self.checkpoints.folder(job.state.step).name}", reason=reason
+            step=job.state.step,
+            path=f"checkpoints/{self.checkpoints.folder(job.state.step).name}",
+            reason=reason,
         )
         self.checkpoints.save(checkpoint, job.state.best_step, done=lambda path: self._append(record))
 

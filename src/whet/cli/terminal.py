@@ -103,11 +103,7 @@ def show_result(run: Run) -> None:
     start = next((record for record in run.records if isinstance(record, Start)), None)
     metrics, majority = summary["metrics"], summary["majority"]
     for split, prefix in (("validation", ""), ("test", "test_")):
-        shown = [
-            f"{name} {metrics[prefix + name]:.4f}"
-            for name in _main_metrics(start)
-            if prefix + name in metrics
-        ]
+        shown = [f"{name} {metrics[prefix + name]:.4f}" for name in _main_metrics(start) if prefix + name in metrics]
         if shown:
             click.echo(f"{split:<11}{', '.join(shown)}")
     if majority:
@@ -127,5 +123,9 @@ def load_snippet(run: Run) -> str:
 def _main_metrics(start: Start | None) -> list[str]:
     if start is None:
         return []
-    known = {"binary": ["accuracy", "f1"], "multiclass": ["accuracy", "macro_f1"], "multilabel": ["micro_f1", "macro_f1"]}
+    known = {
+        "binary": ["accuracy", "f1"],
+        "multiclass": ["accuracy", "macro_f1"],
+        "multilabel": ["micro_f1", "macro_f1"],
+    }
     return known.get(start.task, ["pearson", "spearman"])

@@ -53,7 +53,11 @@ def train(
 
     with terminal:
         run = train_run(
-            config.data.source, config, accept_changes=accept_changes, say=terminal.say, listen=terminal.listen
+            config.data.source,
+            config,
+            accept_changes=accept_changes,
+            say=terminal.say,
+            listen=terminal.listen,
         )
     if as_json:
         click.echo(json.dumps(run.summary()))

@@ -74,7 +74,7 @@ class CheckpointFolder:
 
     def load_newest(self, device: torch.device | str = "cpu") -> tuple[Checkpoint | None, list[str]]:
         """The newest checkpoint that its manifest proves, and a line for each that was passed over."""
-        passed_over = []
+        passed_over: list[str] = []
         for step in reversed(self.steps()):
             try:
                 return load(self.folder(step), device), passed_over
@@ -145,9 +145,7 @@ def load(folder: Path, device: torch.device | str = "cpu") -> Checkpoint:
         contents = {name: _proven(folder, name, entry) for name, entry in manifest["files"].items()}
         state = json.loads(contents.pop("state.json"))
         tensors = {
-            name.removesuffix(".safetensors"): {
-                key: tensor.to(device) for key, tensor in from_bytes(data).items()
-            }
+            name.removesuffix(".safetensors"): {key: tensor.to(device) for key, tensor in from_bytes(data).items()}
             for name, data in contents.items()
         }
         return Checkpoint(int(state["step"]), tensors, state["values"])

@@ -77,9 +77,16 @@ class Network:
 
 def to_device(arrays: Mapping[str, Any], device: torch.device) -> Batch:
     """A padded batch of arrays or tensors by name; `labels` apart."""
-    tensors = {name: torch.as_tensor(value).to(device) for name, value in arrays.items()}
+    tensors = {name: _tensor(value).to(device) for name, value in arrays.items()}
     labels = tensors.pop("labels", None)
     return Batch(tensors, labels)
+
+
+def _tensor(value: Any) -> Tensor:
+    """Shares memory with arrays made for this batch; copies what is mapped read-only from disk."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value if value.flags.writeable else value.copy())
+    return torch.as_tensor(value)
 
 
 @dataclass(frozen=True)

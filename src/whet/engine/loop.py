@@ -120,7 +120,8 @@ def train(
         epoch, index = divmod(state.step, feed.order.steps_per_epoch)
         rows = feed.order.batch(epoch, index)
         yield from _step_within_memory(
-            stepper, lambda rows=rows: stepper(state.step, feed, rows, share(rows, rank, world), rate(state.step))
+            stepper,
+            lambda rows=rows: stepper(state.step, feed, rows, share(rows, rank, world), rate(state.step)),
         )
         state.step += 1
         if stepper.hardware.device.type == "cpu":

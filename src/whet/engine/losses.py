@@ -49,7 +49,7 @@ class Loss:
         plain = Loss(self.task)
         if not len(labels):
             return float("nan")
-        return float(plain.total(torch.from_numpy(logits).double(), torch.from_numpy(labels))) / len(labels)
+        return float(plain.total(torch.tensor(logits).double(), torch.tensor(labels))) / len(labels)
 
     def _tensor(self, like: Tensor) -> Tensor | None:
         if self.class_weights is None:

@@ -67,7 +67,9 @@ def load_tokenizer(name: str, config: ModelConfig) -> Any:
             find_model(name), revision=config.revision, trust_remote_code=config.trust_remote_code
         )
     if tokenizer.pad_token_id is None:
-        raise ArtifactError(f"The tokenizer of {name!r} has no padding token.", "Choose an encoder model such as minilm.")
+        raise ArtifactError(
+            f"The tokenizer of {name!r} has no padding token.", "Choose an encoder model such as minilm."
+        )
     return tokenizer
 
 
@@ -123,7 +125,11 @@ def load_saved(folder: Path) -> tuple[Any, Any, Task]:
 
         tokenizer = AutoTokenizer.from_pretrained(folder)
         model, info = AutoModelForSequenceClassification.from_pretrained(
-            folder, use_safetensors=True, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
+            folder,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
         )
     wrong = sorted(str(key) for kind in ("missing_keys", "mismatched_keys") for key in info[kind])
     if wrong:
@@ -174,7 +180,7 @@ def _describe(name: str, model: Any, info: dict[str, Any]) -> str:
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     head = "a new head" if missing or resized else "its own head"
     labels = model.config.num_labels
-    return f"{name} ({model.config.model_type}, {millions:.1f}M parameters) with {head} for {labels} output{'s'[:labels > 1]}"
+    return f"{name} ({model.config.model_type}, {millions:.1f}M parameters) with {head} for {labels} output{'s'[: labels > 1]}"
 
 
 def _refuse_unsafe_folder(folder: Path) -> None:
@@ -220,12 +226,15 @@ def _explained(name: str) -> Iterator[None]:
     try:
         yield
     except SafetensorError as error:
-        raise ArtifactError(f"The weights of {name!r} are damaged: {error}.", "Fetch or save the model again.") from None
+        raise ArtifactError(
+            f"The weights of {name!r} are damaged: {error}.", "Fetch or save the model again."
+        ) from None
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if "trust_remote_code" in str(error) or "custom code" in str(error):
             raise ArtifactError(
-                f"The model {name!r} comes with Python code of its own.", "To run it, add --trust-remote-code."
+                f"The model {name!r} comes with Python code of its own.",
+                "To run it, add --trust-remote-code.",
             ) from None
         if isinstance(error, OSError) and not Path(name).is_dir():
             hint = (

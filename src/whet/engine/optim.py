@@ -39,7 +39,10 @@ def parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict[s
     without = set(_without_decay(model))
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     groups = [
-        {"params": [parameter for name, parameter in named if name not in without], "weight_decay": weight_decay},
+        {
+            "params": [parameter for name, parameter in named if name not in without],
+            "weight_decay": weight_decay,
+        },
         {"params": [parameter for name, parameter in named if name in without], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
@@ -59,9 +62,7 @@ def make_adamw(model: torch.nn.Module, config: TrainConfig) -> torch.optim.AdamW
 
 
 def _without_decay(model: torch.nn.Module) -> Iterator[str]:
-    norms = tuple(
-        kind for kind in (torch.nn.LayerNorm, getattr(torch.nn, "RMSNorm", None), torch.nn.GroupNorm) if kind
-    )
+    norms = tuple(kind for kind in (torch.nn.LayerNorm, getattr(torch.nn, "RMSNorm", None), torch.nn.GroupNorm) if kind)
     for prefix, module in model.named_modules():
         is_norm = isinstance(module, norms) or "norm" in type(module).__name__.lower()
         for name, _ in module.named_parameters(recurse=False):

@@ -147,15 +147,21 @@ def packed_attention(
 
 
 def _grid_attention(
-    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float, dropout: float, window: int | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: Layout,
+    scaling: float,
+    dropout: float,
+    window: int | None,
 ) -> Tensor:
     """Pads inside attention only, where it is cheap; everything else in the layer stays packed."""
-    grid = [_to_grid(part, layout) for part in (query, key, value)]
+    queries, keys, values = (_to_grid(part, layout) for part in (query, key, value))
     mask = layout.mask
     if window is not None:
         place = torch.arange(layout.longest, device=mask.device)
         mask = mask & ((place[:, None] - place[None, :]).abs() < window)
-    result = F.scaled_dot_product_attention(*grid, attn_mask=mask, dropout_p=dropout, scale=scaling)
+    result = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout, scale=scaling)
     rows, heads, longest, width = result.shape
     flat = result.transpose(1, 2).reshape(rows * longest, heads * width)
     return FromGrid.apply(flat, layout.slots).view(1, -1, heads, width)  # type: ignore[no-untyped-call,no-any-return]
@@ -177,7 +183,7 @@ class ToGrid(torch.autograd.Function):
         return tokens.new_zeros(size, tokens.shape[1]).index_copy_(0, slots, tokens)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (slots,) = ctx.saved_tensors
         return gradient.index_select(0, slots), None, None
 
@@ -192,6 +198,6 @@ class FromGrid(torch.autograd.Function):
         return grid.index_select(0, slots)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (slots,) = ctx.saved_tensors
         return gradient.new_zeros(ctx.size, gradient.shape[1]).index_copy_(0, slots, gradient), None

@@ -83,7 +83,7 @@ class Stepper:
     def backward(self, batch: Batch, weight: float) -> Tensor:
         with precision(self.hardware):
             loss = self.loss_of(batch) / weight
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def _update(self, step: int, loss: Tensor, rate: float) -> None:

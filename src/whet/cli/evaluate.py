@@ -1,0 +1,50 @@
+"""`whet evaluate RUN SOURCE`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from whet.cli.options import resolve, settings_options
+
+
+@click.command()
+@click.argument("run")
+@click.argument("source")
+@settings_options("data")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def evaluate(run: str, source: str, as_json: bool, **flags: Any) -> None:
+    """Score a trained model on labelled text, with 95% intervals.
+
+    RUN is a run folder or a model folder; SOURCE a file, a folder or a hub name.
+    """
+    for name, column in _columns(run).items():
+        flags[name] = flags[name] or column
+    config = resolve({**flags, "source": source}, None, ())
+
+    from whet.predict import load
+    from whet.scoring import evaluate_model
+
+    results = evaluate_model(load(run), source, config.data)
+    if as_json:
+        click.echo(json.dumps({"run": run, "source": source, "splits": results}))
+        return
+    for split, result in results.items():
+        click.echo(f"{split}: {result['rows']} rows")
+        for metric, value in result["metrics"].items():
+            click.echo(f"  {metric:<18} {value['value']:.4f}  ({value['low']:.4f} to {value['high']:.4f})")
+        answer = result["majority"]
+        click.echo(f"  commonest answer   {answer['value']:.4f}  ({answer['metric']})")
+
+
+def _columns(run: str) -> dict[str, str]:
+    """The names that the training data had, where the run knows them."""
+    from whet.runs.store import RunFolder
+
+    if not (Path(run) / "data.json").is_file():
+        return {}
+    found = RunFolder.open(run).data.get("columns", {})
+    return {name: column for name, column in found.items() if name in ("text", "pair", "label") and column}

@@ -1,0 +1,45 @@
+"""A saved model against labelled data: scores with intervals, beside the majority's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from whet.config import DataConfig
+from whet.data.examples import load_examples
+from whet.errors import DataError
+from whet.metrics.baseline import majority
+from whet.metrics.intervals import score_intervals
+from whet.predict import Predictor
+
+
+def evaluate_model(predictor: Predictor, source: Any, config: DataConfig) -> dict[str, Any]:
+    """Scores for each labelled split of the source."""
+    task = predictor.task
+    examples = load_examples(source, config, labelled=False, task=task)
+    results: dict[str, Any] = {}
+    for name, split in examples.splits.items():
+        labels = split["label"][:] if "label" in split.column_names else []
+        known = [index for index, label in enumerate(labels) if label is not None]
+        if not known:
+            continue
+        rows = split.select(known) if len(known) < len(split) else split
+        pairs = rows["pair"][:] if "pair" in rows.column_names else None
+        logits = predictor.logits(rows["text"][:], pairs)
+        truth = np.asarray([labels[index] for index in known])
+        answer = majority(task.kind, truth, truth)
+        results[name] = {
+            "rows": len(known),
+            "unlabelled": len(labels) - len(known),
+            "metrics": {
+                metric: {"value": found.value, "low": found.low, "high": found.high}
+                for metric, found in score_intervals(task.kind, logits, truth).items()
+            },
+            "majority": {"metric": answer.metric, "value": answer.value},
+        }
+    if not results:
+        raise DataError(
+            f"{config.source!r} has no labelled rows to score.", "`whet predict` labels rows without a label."
+        )
+    return results
