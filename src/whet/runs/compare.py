@@ -166,7 +166,14 @@ def _difference(
     if len(one) < 2:
         return Difference(a=a, b=b, sentence=f"{a} and {b} were not scored on the same {split} rows.")
     test = paired(first.labels[one], first.evidence[one], second.evidence[two], metric)
-    return Difference(a=a, b=b, sentence=_sentence(a, b, test, metric, split), test=test)
+    sentence = _sentence(a, b, test, metric, split)
+    if metric == "accuracy" and not test.visible:
+        right = first.evidence[one] == first.labels[one], second.evidence[two] == second.labels[two]
+        # At least one row apart: two runs that agree on all rows here would not on all others.
+        apart = max(float(np.mean(right[0] != right[1])), 1 / test.n)
+        noise = smallest_visible(test.n, (test.a + test.b) / 2, disagreement=apart)
+        sentence = f"{sentence[:-1]}; for these two, under {noise:.1f} points is noise."
+    return Difference(a=a, b=b, sentence=sentence, test=test)
 
 
 def _sentence(a: str, b: str, test: Paired, metric: str, split: str) -> str:
@@ -179,13 +186,10 @@ def _sentence(a: str, b: str, test: Paired, metric: str, split: str) -> str:
             f"{winner} is better than {loser} by {size:.{digits}f} ± {half:.{digits}f}{unit} "
             f"({metric}, {test.n} {split} rows, p = {test.p_value:.2g})."
         )
-    noise = ""
-    if metric == "accuracy":
-        noise = f"; under {smallest_visible(test.n, (test.a + test.b) / 2):.1f} points is noise"
     return (
         f"No difference between {a} and {b} that {test.n} {split} rows can show "
         f"({metric} {describe(metric, test.a)} and {describe(metric, test.b)}, "
-        f"p = {test.p_value:.2g}{noise})."
+        f"p = {test.p_value:.2g})."
     )
 
 

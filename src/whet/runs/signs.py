@@ -102,6 +102,11 @@ class Signs:
         return jitter(self.e)
 
     @cached_property
+    def wobble(self) -> float:
+        """What the median of a third of the evaluations owes to noise; nothing on a smooth curve."""
+        return self.volatility / math.sqrt(max(self.count / 3, 1))
+
+    @cached_property
     def flips(self) -> float:
         """The share of turns between up and down."""
         signs = np.sign(np.diff(self.e))

@@ -6,7 +6,6 @@ tested are in docs/curves.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -138,8 +137,7 @@ def _nothing_learnt(s: Signs) -> Call:
     return Call(
         verdict="not-learning",
         sentence=(
-            f"Not learning: evaluation loss stays at {say.loss(s, s.tail_e)}, where {say.chance(s)}; "
-            f"{say.score(s)}."
+            f"Not learning: evaluation loss stays at {say.loss(s, s.tail_e)}, where {say.chance(s)}; {say.score(s)}."
         ),
         advice=(
             "Check the labels and the text column (whet check, --text, --label), then whether 32 rows can be "
@@ -200,9 +198,13 @@ def overfitting(s: Signs) -> Call | None:
 
 
 def erratic(s: Signs) -> Call | None:
-    if not (s.volatility > 0.08 and s.flips >= 0.4):
+    """Up and down by more than noise; a bend that a short curve makes only once is not."""
+    rises = np.diff(s.e)
+    leaps = int(np.sum(rises > 0.15))
+    restless = s.volatility > 0.08 and s.flips >= (0.3 if leaps else 0.4) and float(np.max(rises)) > 0.08
+    if not (restless or leaps >= 2):
         return None
-    jumps = np.abs(np.diff(s.e))
+    jumps = np.abs(rises)
     at, jump = int(np.argmax(jumps)) + 1, float(np.median(jumps))
     return Call(
         verdict="erratic",
@@ -211,8 +213,7 @@ def erratic(s: Signs) -> Call | None:
             f"(most at step {say.step(s, at)}) and turns in {s.flips:.0%} of them."
         ),
         advice=(
-            f"Halve the rate ({say.rate(s, 0.5)}), double the batch ({say.batch(s, 2)}), "
-            "or evaluate on more rows."
+            f"Halve the rate ({say.rate(s, 0.5)}), double the batch ({say.batch(s, 2)}), or evaluate on more rows."
         ),
         at=at,
         numbers={"flips": s.flips},
@@ -262,7 +263,7 @@ def leak(s: Signs) -> Call | None:
 
 
 def plateau(s: Signs) -> Call | None:
-    if not (s.slope < 0.02 and s.score_gain < 1):
+    if not (s.slope < 0.02 + 0.5 * s.wobble and s.score_gain < 1):
         return None
     at = _levelled(s)
     return Call(
@@ -279,9 +280,7 @@ def plateau(s: Signs) -> Call | None:
 
 def healthy(s: Signs) -> Call | None:
     falling = s.slope > 0.02
-    more = (
-        f"Still falling: {say.epochs(s, 1.5)} may gain a little." if falling else "More data may still help."
-    )
+    more = f"Still falling: {say.epochs(s, 1.5)} may gain a little." if falling else "More data may still help."
     return Call(
         verdict="healthy",
         sentence=(
@@ -328,12 +327,9 @@ def _crawls(s: Signs) -> bool:
     """
     first, middle, last = thirds(s.e)
     fell, lately = first - last, middle - last
-    # The medians of the thirds wobble too; a smooth curve gets no such allowance.
-    allowance = 1.5 * s.volatility / math.sqrt(max(s.count / 3, 1))
+    allowance = 1.5 * s.wobble
     ordered = -0.6 if s.count >= 8 else -0.75
-    return (
-        rank_correlation((s.e + s.t) / 2) < ordered and fell > allowance and lately > 0.2 * fell - allowance
-    )
+    return rank_correlation((s.e + s.t) / 2) < ordered and fell > allowance and lately > 0.2 * fell - allowance
 
 
 def _rises_while_training_falls(s: Signs) -> bool:
