@@ -1,0 +1,266 @@
+"""What is drawn, as plain data: the same chart becomes SVG in Python and an interactive one in a browser.
+
+A chart knows nothing of pixels or colours. `svg.render` draws it for Markdown, notebooks and printing;
+`templates/chart.js` draws it with hover and zoom for the report and the live page.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from whet.metrics.scores import higher_is_better
+from whet.runs.curves import Curves, Series, downsample
+
+POINTS = 1500
+"""Points a line keeps: more than a screen is wide, and the peaks always among them."""
+
+_SHARES = frozenset({"accuracy", "exact_match", "precision", "recall"})
+_WORDS = {
+    "f1": "F1",
+    "macro_f1": "macro F1",
+    "micro_f1": "micro F1",
+    "weighted_f1": "weighted F1",
+    "roc_auc": "ROC-AUC",
+    "mse": "MSE",
+    "mae": "MAE",
+    "r2": "R²",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One series in a chart."""
+
+    name: str
+    series: str
+    """Its name in `Curves.named()`: new points find their line by it."""
+    role: str
+    """What it means, which decides the colour: `train`, `probe`, `evaluation`, or `1` to `6`."""
+    x: list[float] = field(default_factory=list)
+    y: list[float | None] = field(default_factory=list)
+    style: str = "line"
+    """`line`, `faint` (behind the others), `points` (joined), `dots` (not joined) or `dashed`."""
+    smooth_of: str = ""
+    """The series that this one smooths, where it does: a browser can smooth it anew."""
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+    """Ends of a whisker at each point, where there are any."""
+    hidden: bool = False
+    """Off until asked for in the legend."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A step worth a vertical line: `kind` is `best`, `save` or `resume`."""
+
+    x: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """A horizontal line to compare with."""
+
+    y: float
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """Lines over one x axis."""
+
+    id: str
+    title: str
+    lines: tuple[Line, ...]
+    marks: tuple[Mark, ...] = ()
+    levels: tuple[Level, ...] = ()
+    x_title: str = "step"
+    y_title: str = ""
+    percent: bool = False
+    """Values from 0 to 1 that are shown as 0% to 100%."""
+    x_range: tuple[float, float] | None = None
+    y_range: tuple[float, float] | None = None
+    square: bool = False
+    minor: bool = False
+    """Drawn small: worth a glance, not the point of the run."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def charts_of(curves: Curves, points: int = POINTS) -> list[Chart]:
+    """The charts of a run, most important first; those that would be empty are left out."""
+    total = curves.start.total_steps if curves.start else 0
+    x_range = (0.0, float(total)) if total else None
+    found = [
+        _loss_chart(curves, points),
+        *_metric_charts(curves, points),
+        _single(curves.learning_rate, "learning_rate", "Learning rate", points),
+        _single(curves.grad_norm, "grad_norm", "Gradient norm", points),
+        _single(curves.rows_per_second, "rows_per_second", "Rows a second", points),
+        _single(curves.memory_mb, "memory_mb", "Memory (MB)", points),
+    ]
+    return [dataclasses.replace(chart, x_range=x_range) for chart in found if any(line.x for line in chart.lines)]
+
+
+def metric_words(name: str) -> str:
+    """A metric's name for people."""
+    return _WORDS.get(name, name.replace("_", " "))
+
+
+def is_share(name: str) -> bool:
+    """Whether people write this metric in percent."""
+    return name in _SHARES
+
+
+def marks_of(curves: Curves) -> tuple[Mark, ...]:
+    """Best step, saves and resumes; the best step's own save would only hide its mark."""
+    saves = sorted({step for step in curves.saves if step != curves.best_step})
+    marks = [Mark(x=step, kind="save", text=f"saved at step {step}") for step in saves]
+    marks += [Mark(x=step, kind="resume", text=f"resumed from step {step}") for step in curves.resumes]
+    if curves.best_step is not None and curves.best_step >= 0:
+        marks.append(Mark(x=curves.best_step, kind="best", text=f"best, step {curves.best_step}"))
+    return tuple(marks)
+
+
+def line(name: str, series_name: str, role: str, series: Series, points: int = POINTS, **looks: Any) -> Line:
+    """A line of a series, thinned to what a screen can show."""
+    steps, values = downsample(series.steps, series.values, points)
+    return Line(name=name, series=series_name, role=role, x=steps.tolist(), y=rounded(values), **looks)
+
+
+def rounded(values: Iterable[float]) -> list[float | None]:
+    """Six significant digits, for the size of the page; None where JSON has no number."""
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
+
+
+def reliability_chart(bins: Sequence[Any], title: str = "Reliability") -> Chart:
+    """How often answers of each confidence were right, with the range that the number of rows allows."""
+    from whet.metrics.intervals import wilson
+
+    ranges = [wilson(round(each.accuracy * each.n), each.n) for each in bins]
+    perfect = Line(name="perfectly calibrated", series="perfect", role="level", x=[0, 1], y=[0, 1], style="dashed")
+    seen = Line(
+        name="this model",
+        series="reliability",
+        role="1",
+        x=[each.confidence for each in bins],
+        y=[each.accuracy for each in bins],
+        low=[each.low for each in ranges],
+        high=[each.high for each in ranges],
+        style="points",
+    )
+    low = math.floor(min((each.low for each in bins), default=0.0) * 10) / 10
+    return Chart(
+        id="reliability",
+        title=title,
+        lines=(perfect, seen),
+        x_title="confidence",
+        y_title="share that is right",
+        percent=True,
+        x_range=(low, 1.0),
+        y_range=(0.0, 1.0),
+        square=True,
+    )
+
+
+def scatter_chart(labels: Sequence[float], predicted: Sequence[float], points: int = POINTS) -> Chart:
+    """Predicted against true numbers."""
+    truth, said = np.asarray(labels, np.float64), np.asarray(predicted, np.float64)
+    if len(truth) > points:
+        chosen = np.random.default_rng(0).choice(len(truth), points, replace=False)
+        truth, said = truth[chosen], said[chosen]
+    low, high = float(min(truth.min(), said.min())), float(max(truth.max(), said.max()))
+    perfect = Line(name="equal", series="equal", role="level", x=[low, high], y=[low, high], style="dashed")
+    seen = Line(name="rows", series="rows", role="1", x=truth.tolist(), y=rounded(said), style="dots")
+    return Chart(
+        id="scatter",
+        title="Predicted and true",
+        lines=(perfect, seen),
+        x_title="true",
+        y_title="predicted",
+        square=True,
+    )
+
+
+def _loss_chart(curves: Curves, points: int) -> Chart:
+    lines = (
+        line("training", "train_loss", "train", curves.loss, points, style="faint"),
+        line(
+            "training, smoothed",
+            "train_loss_smoothed",
+            "train",
+            curves.smoothed,
+            points,
+            smooth_of="train_loss",
+        ),
+        line("training rows, dropout off", "probe_loss", "probe", curves.probe, points, style="points"),
+        line(curves.split or "evaluation", "eval_loss", "evaluation", curves.evaluation, points, style="points"),
+    )
+    shown = tuple(each for each in lines if each.x)
+    return Chart(id="loss", title="Loss", lines=shown, marks=marks_of(curves))
+
+
+def _metric_charts(curves: Curves, points: int) -> list[Chart]:
+    """Scores in one chart; errors, where less is better, in charts of their own: other units."""
+    main = curves.start.metric if curves.start else ""
+    names = sorted(curves.metrics, key=lambda name: name != main)
+    scores = [name for name in names if higher_is_better(name)]
+    charts = []
+    if scores:
+        lines = tuple(
+            line(
+                metric_words(name),
+                name,
+                str(place % 6 + 1),
+                curves.metrics[name],
+                points,
+                style="points",
+                hidden=place > 1,
+            )
+            for place, name in enumerate(scores)
+        )
+        charts.append(
+            Chart(
+                id="scores",
+                title="Scores",
+                lines=lines,
+                marks=tuple(mark for mark in marks_of(curves) if mark.kind == "best"),
+                levels=_majority_level(curves, scores[0]),
+                percent=all(is_share(name) for name in scores[:1]),
+            )
+        )
+    for name in names:
+        if name not in scores:
+            charts.append(
+                _single(curves.metrics[name], name, metric_words(name), points, style="points", minor=name != main)
+            )
+    return charts
+
+
+def _majority_level(curves: Curves, name: str) -> tuple[Level, ...]:
+    majority = curves.start.majority if curves.start else {}
+    value = majority.get(name)
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return ()
+    return (Level(y=float(value), text=f"always {answer_words(majority.get('label'))}"),)
+
+
+def answer_words(label: Any) -> str:
+    """The constant answer of the majority baseline, for people."""
+    if isinstance(label, float):
+        return f"{label:.4g}"
+    if isinstance(label, list | tuple):
+        return " + ".join(map(str, label)) or "no label"
+    return f"“{label}”"
+
+
+def _single(series: Series, name: str, title: str, points: int, style: str = "line", minor: bool = True) -> Chart:
+    return Chart(id=name, title=title, lines=(line(title, name, "1", series, points, style=style),), minor=minor)

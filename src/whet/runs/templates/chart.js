@@ -1,0 +1,510 @@
+// Draws the charts that runs/charts.py describes: hover, zoom by dragging, log scale, smoothing, legend toggles.
+// Used by the report (data inside the file) and by the live page (data arriving). No dependency.
+"use strict";
+
+const whetCharts = (() => {
+  const SVG = "http://www.w3.org/2000/svg";
+  const PAD = { top: 10, right: 14, bottom: 32, left: 56 };
+
+  function make(name, attributes = {}, text = "") {
+    const node = document.createElementNS(SVG, name);
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    if (text) node.textContent = text;
+    return node;
+  }
+
+  function element(name, className = "", text = "") {
+    const node = document.createElement(name);
+    if (className) node.className = className;
+    if (text) node.textContent = text;
+    return node;
+  }
+
+  function number(value, percent) {
+    if (value === null || value === undefined || Number.isNaN(value)) return "not finite";
+    if (percent) return (100 * value).toFixed(1) + "%";
+    const size = Math.abs(value);
+    if (value !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2);
+    if (size >= 1000) return Math.round(value).toLocaleString("en");
+    return String(Number(value.toPrecision(4)));
+  }
+
+  function ticks(low, high, about) {
+    const raw = (high - low) / Math.max(1, about);
+    if (!(raw > 0) || !Number.isFinite(raw)) return [low];
+    const power = 10 ** Math.floor(Math.log10(raw));
+    const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= raw * 0.999);
+    const found = [];
+    for (let place = Math.ceil(low / step - 1e-9); place * step <= high + 1e-9 * step; place++) {
+      found.push(Number((place * step).toPrecision(12)));
+    }
+    return found;
+  }
+
+  function logTicks(low, high) {
+    const found = [];
+    const wide = Math.log10(high / low) > 3;
+    for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
+      for (const each of wide ? [1] : [1, 2, 5]) {
+        const value = each * 10 ** power;
+        if (value >= low && value <= high) found.push(Number(value.toPrecision(6)));
+      }
+    }
+    return found.length > 1 ? found : ticks(low, high, 4).filter((each) => each > 0);
+  }
+
+  // The first place in sorted `values` that is not below `wanted`.
+  function place(values, wanted) {
+    let low = 0;
+    let high = values.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (values[middle] < wanted) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+
+  // Exponential smoothing divided by the weight seen so far; values that are not finite are passed over.
+  function smooth(values, share) {
+    const result = new Array(values.length);
+    let total = 0;
+    let weight = 0;
+    for (let index = 0; index < values.length; index++) {
+      const value = values[index];
+      if (value !== null) {
+        total = share * total + (1 - share) * value;
+        weight = share * weight + (1 - share);
+      }
+      result[index] = weight > 0 ? total / weight : null;
+    }
+    return result;
+  }
+
+  // At most two points a pixel column, the lowest and the highest: no peak is lost.
+  function thin(line, from, to, columns) {
+    if (to - from <= columns * 3) {
+      const all = [];
+      for (let index = from; index < to; index++) all.push(index);
+      return all;
+    }
+    const kept = [];
+    const size = (to - from) / columns;
+    for (let column = 0; column < columns; column++) {
+      const first = Math.floor(from + column * size);
+      const last = Math.min(to, Math.floor(from + (column + 1) * size));
+      let low = -1;
+      let high = -1;
+      for (let index = first; index < last; index++) {
+        if (line.y[index] === null) continue;
+        if (low < 0 || line.y[index] < line.y[low]) low = index;
+        if (high < 0 || line.y[index] > line.y[high]) high = index;
+      }
+      if (low < 0) continue;
+      kept.push(Math.min(low, high));
+      if (low !== high) kept.push(Math.max(low, high));
+    }
+    return kept;
+  }
+
+  class Chart {
+    constructor(container, spec, group = null) {
+      this.container = container;
+      this.group = group;
+      this.log = false;
+      this.zoom = null;
+      this.cursor = null;
+      this.width = 0;
+      this.hidden = new Set(spec.lines.filter((line) => line.hidden).map((line) => line.series));
+      this.build();
+      this.set(spec);
+      if (group) group.charts.push(this);
+      new ResizeObserver(() => this.redraw()).observe(this.plot);
+    }
+
+    build() {
+      this.container.textContent = "";
+      this.container.classList.add("chart");
+      const head = element("div", "chart-head");
+      this.title = element("h3");
+      this.legend = element("div", "legend");
+      this.logButton = element("button", "chip", "log");
+      this.logButton.type = "button";
+      this.logButton.title = "Logarithmic scale";
+      this.logButton.setAttribute("aria-pressed", "false");
+      this.logButton.addEventListener("click", () => {
+        this.log = !this.log;
+        this.logButton.setAttribute("aria-pressed", String(this.log));
+        this.redraw();
+      });
+      head.append(this.title, this.legend, this.logButton);
+      this.plot = element("div", "plot");
+      this.plot.tabIndex = 0;
+      this.svg = make("svg", { class: "chart-svg", role: "img" });
+      this.tip = element("div", "tip");
+      this.tip.hidden = true;
+      this.plot.append(this.svg, this.tip);
+      this.container.append(head, this.plot);
+      this.listen();
+    }
+
+    // Everything anew: another run, or a run that took back some of its steps.
+    set(spec) {
+      this.spec = spec;
+      this.lines = spec.lines.map((line) => ({ ...line, x: line.x.slice(), y: line.y.slice() }));
+      this.title.textContent = spec.title;
+      this.svg.setAttribute("aria-label", spec.title);
+      this.container.classList.toggle("minor", Boolean(spec.minor));
+      this.container.classList.toggle("square", Boolean(spec.square));
+      this.logButton.hidden = Boolean(spec.percent || spec.square);
+      this.drawLegend();
+      this.redraw();
+    }
+
+    // New points of one series, in step order.
+    append(series, x, y) {
+      for (const line of this.lines) {
+        if (line.series !== series) continue;
+        for (let index = 0; index < x.length; index++) {
+          line.x.push(x[index]);
+          line.y.push(y[index]);
+        }
+        this.redraw();
+      }
+    }
+
+    replace(series, x, y) {
+      for (const line of this.lines) {
+        if (line.series === series) Object.assign(line, { x, y });
+      }
+      this.redraw();
+    }
+
+    smoothBy(share) {
+      for (const line of this.lines) {
+        const source = line.smooth_of && this.lines.find((each) => each.series === line.smooth_of);
+        if (source) Object.assign(line, { x: source.x, y: smooth(source.y, share) });
+      }
+      this.redraw();
+    }
+
+    points() {
+      return this.lines.reduce((sum, line) => sum + line.x.length, 0);
+    }
+
+    drawLegend() {
+      this.legend.textContent = "";
+      if (this.lines.length < 2) return;
+      for (const line of this.lines) {
+        const key = element("button", `key role-${line.role} ${line.style}`);
+        key.type = "button";
+        key.append(element("span", "swatch"), element("span", "", line.name));
+        key.setAttribute("aria-pressed", String(!this.hidden.has(line.series)));
+        key.addEventListener("click", () => {
+          if (!this.hidden.delete(line.series)) this.hidden.add(line.series);
+          key.setAttribute("aria-pressed", String(!this.hidden.has(line.series)));
+          this.redraw();
+        });
+        this.legend.append(key);
+      }
+    }
+
+    redraw() {
+      if (this.waiting) return;
+      this.waiting = true;
+      requestAnimationFrame(() => {
+        this.waiting = false;
+        this.draw();
+      });
+    }
+
+    visible() {
+      return this.lines.filter((line) => line.x.length && !this.hidden.has(line.series));
+    }
+
+    domain() {
+      let low = Infinity;
+      let high = -Infinity;
+      for (const line of this.visible()) {
+        if (line.style === "dots") {
+          low = Math.min(low, ...line.x);
+          high = Math.max(high, ...line.x);
+        } else {
+          low = Math.min(low, line.x[0]);
+          high = Math.max(high, line.x[line.x.length - 1]);
+        }
+      }
+      if (this.spec.x_range) {
+        low = this.spec.x_range[0];
+        // A run that goes on past its plan must not leave the picture.
+        high = Math.max(this.spec.x_range[1], Number.isFinite(high) ? high : 0);
+      }
+      if (!(high > low)) [low, high] = [Number.isFinite(low) ? low - 0.5 : 0, Number.isFinite(low) ? low + 0.5 : 1];
+      return [low, high];
+    }
+
+    range(x) {
+      if (this.spec.y_range) return this.spec.y_range;
+      let low = Infinity;
+      let high = -Infinity;
+      const take = (value) => {
+        if (value === null || (this.log && value <= 0)) return;
+        if (value < low) low = value;
+        if (value > high) high = value;
+      };
+      for (const line of this.visible()) {
+        const scattered = line.style === "dots";
+        const from = scattered ? 0 : place(line.x, x[0]);
+        const to = scattered ? line.x.length : place(line.x, x[1] + 1e-9);
+        for (let index = from; index < to; index++) take(line.y[index]);
+      }
+      for (const level of this.spec.levels) take(level.y);
+      if (!(high >= low)) return this.log ? [0.1, 1] : [0, 1];
+      if (this.log) return [low / 1.1, high * 1.1];
+      if (low === high) return [low - (Math.abs(low) * 0.1 || 0.5), high + (Math.abs(high) * 0.1 || 0.5)];
+      const margin = 0.06 * (high - low);
+      return [low - margin, high + margin];
+    }
+
+    draw() {
+      const width = Math.round(this.plot.clientWidth);
+      const height = Math.round(this.plot.clientHeight);
+      if (width < 40 || height < 40) return;
+      this.width = width;
+      this.height = height;
+      const x = this.zoom || this.domain();
+      const y = this.range(x);
+      this.x = x;
+      const across = (width - PAD.left - PAD.right) / (x[1] - x[0]);
+      this.toX = (value) => PAD.left + (value - x[0]) * across;
+      this.fromX = (pixel) => x[0] + (pixel - PAD.left) / across;
+      const scale = this.log ? Math.log10 : (value) => value;
+      const [bottom, top] = [scale(y[0]), scale(y[1])];
+      this.toY = (value) => height - PAD.bottom - ((scale(value) - bottom) / (top - bottom)) * (height - PAD.top - PAD.bottom);
+      this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+      const parts = document.createDocumentFragment();
+      this.drawAxes(parts, x, y);
+      const clip = make("svg", {
+        x: PAD.left, y: 0, width: width - PAD.left - PAD.right, height: height - PAD.bottom + 1,
+        viewBox: `${PAD.left} 0 ${width - PAD.left - PAD.right} ${height - PAD.bottom + 1}`, preserveAspectRatio: "none",
+      });
+      this.drawMarks(clip, x);
+      for (const line of this.visible()) this.drawLine(clip, line, x);
+      parts.append(clip);
+      this.drawLevels(parts, y);
+      this.overlay = make("g");
+      parts.append(this.overlay);
+      this.svg.replaceChildren(parts);
+      this.svg.dataset.points = String(this.points());
+      this.drawCursor();
+    }
+
+    drawAxes(parts, x, y) {
+      const { width, height } = this;
+      for (const tick of this.log ? logTicks(...y) : ticks(...y, Math.max(2, Math.round(height / 48)))) {
+        const at = this.toY(tick);
+        parts.append(
+          make("path", { d: `M${PAD.left} ${at.toFixed(1)}H${width - PAD.right}`, class: "grid" }),
+          make("text", { x: PAD.left - 8, y: (at + 3.5).toFixed(1), class: "tick end" }, tickText(tick, this.spec.percent)),
+        );
+      }
+      for (const tick of ticks(...x, Math.max(2, Math.round(width / 110)))) {
+        parts.append(
+          make("text", { x: this.toX(tick).toFixed(1), y: height - PAD.bottom + 17, class: "tick middle" },
+            tickText(tick, this.spec.percent && this.spec.square)),
+        );
+      }
+      parts.append(
+        make("path", { d: `M${PAD.left} ${height - PAD.bottom}H${width - PAD.right}`, class: "axis" }),
+        make("text", { x: width - PAD.right, y: height - 3, class: "tick end" }, this.spec.x_title),
+      );
+    }
+
+    drawMarks(parts, x) {
+      const bottom = this.height - PAD.bottom;
+      for (const mark of this.spec.marks) {
+        if (mark.x < x[0] || mark.x > x[1]) continue;
+        const at = this.toX(mark.x);
+        const shape = mark.kind === "best"
+          ? make("path", { d: `M${at.toFixed(1)} ${PAD.top}V${bottom}`, class: "mark best" })
+          : make("path", { d: `M${at.toFixed(1)} ${bottom - 6}l-4 6h8z`, class: `mark ${mark.kind}` });
+        shape.append(make("title", {}, mark.text));
+        parts.append(shape);
+        if (mark.kind === "best") {
+          const right = at > this.width * 0.8;
+          parts.append(make("text", { x: at + (right ? -5 : 5), y: PAD.top + 8, class: `tick ${right ? "end" : ""}` }, "best"));
+        }
+      }
+    }
+
+    drawLevels(parts, y) {
+      for (const level of this.spec.levels) {
+        if (level.y < y[0] || level.y > y[1]) continue;
+        const at = this.toY(level.y);
+        parts.append(
+          make("path", { d: `M${PAD.left} ${at.toFixed(1)}H${this.width - PAD.right}`, class: "level" }),
+          make("text", { x: this.width - PAD.right, y: at > 30 ? at - 5 : at + 13, class: "tick end" }, level.text),
+        );
+      }
+    }
+
+    drawLine(parts, line, x) {
+      const scattered = line.style === "dots";
+      const from = scattered ? 0 : Math.max(0, place(line.x, x[0]) - 1);
+      const to = scattered ? line.x.length : Math.min(line.x.length, place(line.x, x[1] + 1e-9) + 1);
+      const shown = thin(line, from, to, Math.max(50, Math.round(this.width - PAD.left - PAD.right)));
+      const usable = (value) => value !== null && (!this.log || value > 0);
+      if (!scattered) {
+        let path = "";
+        let pen = "M";
+        for (const index of shown) {
+          if (!usable(line.y[index])) {
+            pen = "M";
+            continue;
+          }
+          path += `${pen}${this.toX(line.x[index]).toFixed(1)} ${this.toY(line.y[index]).toFixed(1)}`;
+          pen = "L";
+        }
+        parts.append(make("path", { d: path, class: `line role-${line.role} ${line.style}` }));
+      }
+      (line.low || []).forEach((low, index) => {
+        const at = this.toX(line.x[index]).toFixed(1);
+        parts.append(make("path", {
+          d: `M${at} ${this.toY(low).toFixed(1)}V${this.toY(line.high[index]).toFixed(1)}`, class: `whisker role-${line.role}`,
+        }));
+      });
+      if (!scattered && (line.style !== "points" || shown.length > 80)) return;
+      for (const index of shown) {
+        if (!usable(line.y[index])) continue;
+        parts.append(make("circle", {
+          cx: this.toX(line.x[index]).toFixed(1), cy: this.toY(line.y[index]).toFixed(1), r: 3, class: `dot role-${line.role} ${line.style}`,
+        }));
+      }
+    }
+
+    listen() {
+      const plot = this.plot;
+      const at = (event) => event.clientX - plot.getBoundingClientRect().left;
+      plot.addEventListener("pointermove", (event) => {
+        if (!this.fromX) return;
+        if (this.start !== undefined && Math.abs(at(event) - this.start) > 4) this.drag = at(event);
+        this.point(this.fromX(at(event)));
+      });
+      plot.addEventListener("pointerleave", () => this.point(null));
+      plot.addEventListener("pointerdown", (event) => {
+        if (event.pointerType !== "touch" && event.button === 0) this.start = at(event);
+      });
+      window.addEventListener("pointerup", () => {
+        if (this.start !== undefined && this.drag !== undefined) {
+          const ends = [this.fromX(this.start), this.fromX(this.drag)].sort((a, b) => a - b);
+          this.setZoom([Math.max(ends[0], this.x[0]), Math.min(ends[1], this.x[1])]);
+        }
+        this.start = this.drag = undefined;
+        this.drawCursor();
+      });
+      plot.addEventListener("dblclick", () => this.setZoom(null));
+      plot.addEventListener("keydown", (event) => this.key(event));
+    }
+
+    key(event) {
+      if (event.key === "Escape") this.setZoom(null);
+      const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      const line = this.visible().reduce((most, each) => (!most || each.x.length > most.x.length ? each : most), null);
+      if (!way || !line) return;
+      event.preventDefault();
+      const now = this.cursor === null ? line.x.length : place(line.x, this.cursor);
+      this.point(line.x[Math.max(0, Math.min(line.x.length - 1, now + way))]);
+    }
+
+    setZoom(ends) {
+      for (const chart of this.group && !this.spec.square ? this.group.charts : [this]) {
+        if (chart.spec.square !== this.spec.square) continue;
+        chart.zoom = ends;
+        chart.redraw();
+      }
+      if (this.group && this.group.zoomed) this.group.zoomed(ends);
+    }
+
+    // The cursor goes with all charts of the group: they share their steps.
+    point(value) {
+      for (const chart of this.group && !this.spec.square ? this.group.charts : [this]) {
+        if (chart.spec.square !== this.spec.square) continue;
+        chart.cursor = value;
+        chart.talks = chart === this;
+        chart.drawCursor();
+      }
+    }
+
+    drawCursor() {
+      if (!this.overlay) return;
+      this.overlay.replaceChildren();
+      this.tip.hidden = true;
+      if (this.start !== undefined && this.drag !== undefined) {
+        const ends = [this.start, this.drag].sort((a, b) => a - b);
+        this.overlay.append(make("rect", {
+          x: ends[0], y: PAD.top, width: ends[1] - ends[0], height: this.height - PAD.top - PAD.bottom, class: "selection",
+        }));
+      }
+      if (this.cursor === null || this.spec.lines.some((line) => line.style === "dots")) return;
+      const found = this.nearest(this.cursor);
+      if (!found.length) return;
+      const step = found[0].x;
+      const at = this.toX(step);
+      if (at < PAD.left - 1 || at > this.width - PAD.right + 1) return;
+      this.overlay.append(make("path", { d: `M${at.toFixed(1)} ${PAD.top}V${this.height - PAD.bottom}`, class: "cursor" }));
+      for (const each of found) {
+        if (each.y === null || (this.log && each.y <= 0)) continue;
+        this.overlay.append(make("circle", {
+          cx: this.toX(each.x).toFixed(1), cy: this.toY(each.y).toFixed(1), r: 4, class: `dot role-${each.line.role}`,
+        }));
+      }
+      if (this.talks) this.tell(at, step, found);
+    }
+
+    // The point of each line that is nearest to a step; lines that have none near by keep silent.
+    nearest(wanted) {
+      const reach = (this.x[1] - this.x[0]) / 25;
+      const found = [];
+      for (const line of this.visible()) {
+        if (line.style === "dashed") continue;
+        const after = place(line.x, wanted);
+        const before = Math.max(0, after - 1);
+        const index = after >= line.x.length || wanted - line.x[before] <= line.x[after] - wanted ? before : after;
+        found.push({ line, x: line.x[index], y: line.y[index], away: Math.abs(line.x[index] - wanted) });
+      }
+      found.sort((a, b) => a.away - b.away);
+      return found.filter((each, index) => index === 0 || each.away <= Math.max(reach, found[0].away));
+    }
+
+    tell(at, step, found) {
+      this.tip.textContent = "";
+      this.tip.append(element("strong", "", `${this.spec.x_title} ${number(step, this.spec.percent && this.spec.square)}`));
+      for (const line of this.visible()) {
+        const each = found.find((one) => one.line === line);
+        if (!each) continue;
+        const row = element("div", `tip-row role-${line.role} ${line.style}`);
+        const where = each.x === step ? "" : ` @${number(each.x)}`;
+        row.append(element("span", "swatch"), element("span", "tip-name", line.name + where), element("b", "", number(each.y, this.spec.percent)));
+        this.tip.append(row);
+      }
+      this.tip.hidden = false;
+      const width = this.tip.offsetWidth;
+      const left = at + 14 + width > this.width ? at - width - 14 : at + 14;
+      this.tip.style.left = `${Math.max(0, left)}px`;
+      this.tip.style.top = `${PAD.top}px`;
+    }
+  }
+
+  function tickText(value, percent) {
+    if (percent) return `${Number((100 * value).toPrecision(4))}%`;
+    const size = Math.abs(value);
+    if (value !== 0 && (size < 1e-3 || size >= 1e6)) return String(value.toExponential(1)).replace("e+", "e");
+    return size >= 1e4 ? value.toLocaleString("en") : String(Number(value.toPrecision(5)));
+  }
+
+  function group() {
+    return { charts: [], zoomed: null };
+  }
+
+  return { Chart, element, group, number, smooth };
+})();
