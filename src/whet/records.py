@@ -131,7 +131,7 @@ class End(Record):
 
 
 KINDS: dict[str, type[Record]] = {
-    record.kind: record for record in (Start, Step, Evaluation, Save, Resume, Finding, End)
+    record.kind: record for record in (Start, Step, Evaluation, Finding, Save, Resume, End)
 }
 
 
@@ -152,13 +152,22 @@ def from_line(line: str) -> Record | None:
 
 
 def replay(records: Iterable[Record]) -> Iterator[Record]:
-    """The records that count: a `Resume` takes back everything that is done again after it."""
+    """The records that count, in the order of their steps: a `Resume` takes back everything done again after it.
+
+    A save is recorded when its files are complete, a few steps later; sorting puts it back to its own step.
+    """
     kept: list[Record] = []
     for record in records:
         if isinstance(record, Resume):
             kept = [old for old in kept if not _taken_back(old, record.step)]
         kept.append(record)
-    yield from kept
+    yield from sorted(kept, key=_place)
+
+
+def _place(record: Record) -> tuple[int, int]:
+    if isinstance(record, Evaluation) and record.split == "test":
+        return record.step, len(KINDS)
+    return record.step, (len(KINDS) + 1 if isinstance(record, End) else list(KINDS).index(record.kind))
 
 
 def _taken_back(record: Record, step: int) -> bool:

@@ -55,7 +55,7 @@ def train_run(
         os.environ["HF_HUB_OFFLINE"] = "1"  # read by the hub's client when it is first imported
     with Interrupts(config.run.max_minutes) as interrupts:
         examples, report = read_examples(source, config, say)
-        folder, resuming = open_run(config, source)
+        folder, resuming = open_run(config)
         with folder.locked():
             if resuming and folder.finished:
                 say(f"{folder.path} is finished already.")
@@ -80,7 +80,7 @@ def rehearse(source: Any, config: Config, say: Say) -> None:
     say(estimate(job).sentence())
 
 
-def open_run(config: Config, source: Any) -> tuple[RunFolder, bool]:
+def open_run(config: Config) -> tuple[RunFolder, bool]:
     """The folder of this run, and whether it holds an earlier part of it.
 
     Without --run, the newest run of this name goes on if it has the same settings and was not finished.
@@ -90,7 +90,7 @@ def open_run(config: Config, source: Any) -> tuple[RunFolder, bool]:
         if (path / "config.toml").is_file():
             return RunFolder.open(path), True
         return RunFolder.create(path, config), False
-    root, name = Path("runs"), run_name(config.data.source if isinstance(source, str) else "")
+    root, name = Path("runs"), run_name(config.data.source)
     for newest in runs_named(root, name)[:1]:
         if not newest.finished and not _changed(newest, config):
             return newest, True

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from whet.records import Evaluation, Record, Start, Step
+from whet.runs.curves import sparkline
 from whet.runs.progress import Progress, duration, progress
 
 if TYPE_CHECKING:
     from whet.prepare import Job
     from whet.run import Run
-
-BARS = "▁▂▃▄▅▆▇█"
 
 
 class Terminal:
@@ -58,7 +57,7 @@ class Terminal:
         if not isinstance(event, Record):
             return
         self.records.append(event)
-        if isinstance(event, Evaluation):
+        if isinstance(event, Evaluation) and event.split == "validation":
             self.say(evaluation_line(event, job.metric, progress(self.records)))
         if self.live is not None:
             from rich.text import Text
@@ -72,7 +71,7 @@ class Terminal:
         done = round(now.share * 20)
         parts = [f"{'━' * done}{'╌' * (20 - done)} {now.step}/{now.total}"]
         if losses:
-            parts.append(f"loss {losses[-1]:.4f} {sparkline(losses[-12:])}")
+            parts.append(f"loss {losses[-1]:.4f} {sparkline(losses, 12)}")
             parts.append(f"{steps[-1].rows_per_second:.0f} rows/s")
         parts.append(f"{duration(now.eta_seconds)} left")
         return "  ".join(parts)
@@ -87,14 +86,6 @@ def evaluation_line(record: Evaluation, metric: str, now: Progress) -> str:
         f"step {record.step:>6}/{now.total}  epoch {record.epoch:5.2f}  loss {record.loss:.4f}  "
         f"{metric} {score:.4f}{star}{left}"
     )
-
-
-def sparkline(values: list[float]) -> str:
-    """Values as small bars."""
-    finite = [value for value in values if value == value]
-    low, high = min(finite, default=0.0), max(finite, default=0.0)
-    span = (high - low) or 1.0
-    return "".join(BARS[round((value - low) / span * 7)] if value == value else " " for value in values)
 
 
 def show_result(run: Run) -> None:

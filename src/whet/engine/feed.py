@@ -34,7 +34,9 @@ class Batch:
 class Feed(Protocol):
     """A training split in its order."""
 
-    order: Order
+    @property
+    def order(self) -> Order:
+        """Which rows a step takes."""
 
     def batch(self, rows: Rows) -> Batch:
         """These rows, ready for the model."""

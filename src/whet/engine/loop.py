@@ -10,6 +10,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -120,8 +121,7 @@ def train(
         epoch, index = divmod(state.step, feed.order.steps_per_epoch)
         rows = feed.order.batch(epoch, index)
         yield from _step_within_memory(
-            stepper,
-            lambda rows=rows: stepper(state.step, feed, rows, share(rows, rank, world), rate(state.step)),
+            state.step, stepper, partial(stepper, state.step, feed, rows, share(rows, rank, world), rate(state.step))
         )
         state.step += 1
         if stepper.hardware.device.type == "cpu":
@@ -171,7 +171,7 @@ def _over(state: State, plan: Plan) -> str:
     return "finished" if state.step >= plan.total_steps else ""
 
 
-def _step_within_memory(stepper: Stepper, take: Callable[[], None]) -> Iterator[Finding]:
+def _step_within_memory(step: int, stepper: Stepper, take: Callable[[], None]) -> Iterator[Finding]:
     """Out of memory: half the micro-batch, the same step again. The effective batch stays what it was."""
     while True:
         try:
@@ -191,7 +191,7 @@ def _step_within_memory(stepper: Stepper, take: Callable[[], None]) -> Iterator[
         if stepper.hardware.device.type == "cuda":
             torch.cuda.empty_cache()
         yield Finding(
-            step=0,
+            step=step,
             about="memory",
             sentence=f"Out of memory: micro-batches of {stepper.micro_rows} rows from here on, the same rows a step.",
             details={"micro_rows": stepper.micro_rows},

@@ -179,8 +179,8 @@ def _describe(name: str, model: Any, info: dict[str, Any]) -> str:
         )
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     head = "a new head" if missing or resized else "its own head"
-    labels = model.config.num_labels
-    return f"{name} ({model.config.model_type}, {millions:.1f}M parameters) with {head} for {labels} output{'s'[: labels > 1]}"
+    outputs = f"{model.config.num_labels} output" + ("s" if model.config.num_labels > 1 else "")
+    return f"{name} ({model.config.model_type}, {millions:.1f}M parameters) with {head} for {outputs}"
 
 
 def _refuse_unsafe_folder(folder: Path) -> None:
