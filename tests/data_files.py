@@ -13,7 +13,7 @@ from whet.config import DataConfig
 from whet.data.examples import Examples, load_examples
 
 Rows = list[tuple[str, ...]]
-WORDS = ["ash", "birch", "cedar", "elm", "fir", "hazel", "larch", "maple", "oak", "pine", "rowan", "spruce", "willow", "yew"]
+WORDS = ["ash", "birch", "cedar", "elm", "fir", "hazel", "larch", "maple", "oak", "pine", "rowan", "spruce"]
 
 
 def text(number: int) -> str:

@@ -163,5 +163,7 @@ def _sentence(finding: Finding) -> str:
 
 def shown(name: str, most: int = 30) -> str:
     """A name from the data that neither steers the terminal nor breaks the table."""
-    plain = "".join(char if char.isprintable() else "�" for char in name)
+    from whet.data.raw import printable
+
+    plain = printable(name)
     return plain if len(plain) <= most else plain[: most - 1] + "…"

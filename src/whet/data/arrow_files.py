@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.config import DataConfig
-from whet.data.raw import BATCH_ROWS, Batches, Part, RawSplit, from_table
+from whet.data.raw import Batches, Part, RawSplit, batch_rows, from_table
 from whet.errors import DataError
 
 
@@ -20,6 +20,8 @@ def read_parquet(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
     try:
         with pq.ParquetFile(str(path)) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
+            groups = range(file.metadata.num_row_groups)
+            size = sum(file.metadata.row_group(index).total_byte_size for index in groups)
     except (pa.ArrowException, OSError) as error:
         raise _not_readable(path, "Parquet", error) from None
 
@@ -27,7 +29,7 @@ def read_parquet(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
         try:
             with pq.ParquetFile(str(path)) as file:
                 names = None if columns is None else list(columns)
-                for batch in file.iter_batches(BATCH_ROWS, columns=names):
+                for batch in file.iter_batches(batch_rows(size, rows), columns=names):
                     yield batch if names is None else batch.select(names)
         except (pa.ArrowException, OSError) as error:
             raise _not_readable(path, "Parquet", error) from None

@@ -137,11 +137,7 @@ def _overlap(splits: Mapping[str, SplitColumns]) -> dict[str, float]:
     train = splits.get("train")
     if train is None:
         return {}
-    return {
-        name: float(np.isin(split.keys, train.keys).mean())
-        for name, split in splits.items()
-        if name != "train"
-    }
+    return {name: float(np.isin(split.keys, train.keys).mean()) for name, split in splits.items() if name != "train"}
 
 
 def _leaks(splits: Mapping[str, SplitColumns]) -> Iterable[Finding]:
@@ -182,9 +178,12 @@ def _conflicts(splits: Mapping[str, SplitColumns], task: Task) -> Iterable[Findi
     ordered, sorted_labels = keys[order], labels[order]
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
     ends = np.concatenate([starts[1:], [len(ordered)]]) - 1
-    # Sorted, a text's labels differ if its first and last do; people who rate never agree to the decimal.
-    far = (labels.max() - labels.min()) / 4 if task.kind == "regression" else 0
-    groups = ordered[starts][sorted_labels[ends] - sorted_labels[starts] > far]
+    # Sorted, a text's labels differ if its first and last do.
+    least, most = sorted_labels[starts], sorted_labels[ends]
+    if task.kind == "regression":  # people who rate never agree to the decimal
+        groups = ordered[starts][most - least > (labels.max() - labels.min()) / 4]
+    else:
+        groups = ordered[starts][most != least]
     if not len(groups):
         return
     rows = np.flatnonzero(np.isin(keys, groups))
@@ -330,9 +329,7 @@ def _giveaways(splits: Mapping[str, SplitColumns], examples: Examples) -> Iterab
     advice = "Remove it from the texts, if it will not be there later: the model needs nothing else."
     for label, word in telling_words(texts, labels, examples.task).items():
         message = f"Nearly all texts of {label!r}, and nearly no others, hold {word!r}."
-        yield Finding(
-            WARNING, "giveaway", int((labels == examples.task.labels.index(label)).sum()), message, advice
-        )
+        yield Finding(WARNING, "giveaway", int((labels == examples.task.labels.index(label)).sum()), message, advice)
     for column in ("text", "pair") if examples.pairs else ("text",):
         for end in telling_ends(train.normalised(column), labels):
             message = f"The {end} word of the {column} settles the label in every training row."

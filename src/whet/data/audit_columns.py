@@ -50,11 +50,7 @@ class SplitColumns:
         import pyarrow.compute as pc
 
         parts = [_one(self.table.column(name)).cast(pa.large_string()) for name in self.texts]
-        return (
-            parts[0]
-            if len(parts) == 1
-            else pc.binary_join_element_wise(*parts, pa.scalar(" ", pa.large_string()))
-        )
+        return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, pa.scalar(" ", pa.large_string()))
 
     @property
     def texts(self) -> list[str]:

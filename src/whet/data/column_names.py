@@ -39,17 +39,16 @@ LABELS: tuple[tuple[str, ...], ...] = (
     (
         "class", "category", "target", "goldlabel", "gold", "intent", "sentiment", "isduplicate", "polarity",
         "classindex", "classes", "categories", "topic", "emotion", "emotions", "genre", "genres", "tags",
-        "topics",
-                "coarselabel", "annotation", "quality", "truth", "outcome", "spam", "toxic", "stance", "language",
+        "topics", "coarselabel", "annotation", "quality", "truth", "outcome", "spam", "toxic", "stance",
+        "language",
     ),
     ("labeltext", "labelname", "y", "output", "answer", "tag", "type"),
     ("rating", "stars", "score", "similarity", "similarityscore", "relatedness", "relatednessscore"),
 )  # fmt: skip
 IDS: tuple[str, ...] = (
     "idx", "id", "index", "guid", "uid", "uuid", "rowid", "row", "rownumber", "unnamed:0", "pairid",
-    "promptid",
-        "#1id", "#2id", "qid", "qid1", "qid2", "docid", "textid", "sentenceid", "phraseid", "userid", "commentid",
-    "reviewid", "tweetid",
+    "promptid", "#1id", "#2id", "qid", "qid1", "qid2", "docid", "textid", "sentenceid", "phraseid", "userid",
+    "commentid", "reviewid", "tweetid",
 )  # fmt: skip
 SPLITS: dict[str, str] = {
     "train": "train", "training": "train", "trn": "train",

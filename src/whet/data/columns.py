@@ -8,10 +8,11 @@ from typing import Any
 
 from whet.config import DataConfig
 from whet.data.column_names import IDS, LABELS, PAIRS, TEXTS, plain
-from whet.data.raw import RawSplit
+from whet.data.raw import RawSplit, printable
 from whet.errors import DataError
 
 PROFILE_ROWS = 5000
+PROFILE_BYTES = 8_000_000
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,10 @@ class Profile:
         )  # fmt: skip
 
     @property
+    def like_prose(self) -> bool:
+        return self.kind == "text" and self.words >= 5 and self.distinct > max(20, self.rows // 2)
+
+    @property
     def like_label(self) -> bool:
         if self.is_id or self.kind == "other":
             return False
@@ -94,20 +99,24 @@ def label_columns(split: RawSplit, label: str) -> list[str]:
 
 def profile(split: RawSplit) -> list[Profile]:
     """A look at the first rows of every column."""
+    table = first_rows(split)
+    return [_profile(name, table.column(name), name in split.class_names) for name in split.columns]
+
+
+def first_rows(split: RawSplit) -> Any:
+    """A table of the first rows: enough to judge by, and never more than a few megabytes."""
     import pyarrow as pa
 
-    found = []
-    batches = []
-    rows = 0
+    batches: list[Any] = []
+    rows = size = 0
     for batch in split.read(None):
-        batches.append(batch)
-        rows += batch.num_rows
-        if rows >= PROFILE_ROWS:
+        fitting = max(20, int(batch.num_rows * (PROFILE_BYTES - size) / max(batch.nbytes, 1)))
+        part = batch.slice(0, min(PROFILE_ROWS - rows, fitting))
+        batches.append(part)
+        rows, size = rows + part.num_rows, size + part.nbytes
+        if rows >= PROFILE_ROWS or size >= PROFILE_BYTES or part.num_rows < batch.num_rows:
             break
-    table = pa.Table.from_batches(batches, schema=split.schema).slice(0, PROFILE_ROWS)
-    for name in split.columns:
-        found.append(_profile(name, table.column(name), name in split.class_names))
-    return found
+    return pa.Table.from_batches(batches, schema=split.schema)
 
 
 def _profile(name: str, values: Any, declared: bool) -> Profile:
@@ -171,13 +180,11 @@ def _check_given(split: RawSplit, config: DataConfig) -> None:
 
 def _missing(split: RawSplit, flag: str, name: str) -> DataError:
     reason = "holds objects or mixed types, which cannot be used" if name in split.nested else "is not there"
-    return split.error(
-        f"the column {name!r} {reason}.", f"Columns: {_listed(split.columns)}. Say --{flag} NAME."
-    )
+    return split.error(f"the column {name!r} {reason}.", f"Columns: {_listed(split.columns)}. Say --{flag} NAME.")
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:20])
+    shown = ", ".join(map(printable, names[:20]))
     return f"{shown} and {len(names) - 20} more" if len(names) > 20 else shown
 
 
@@ -187,7 +194,7 @@ def _choose_label(split: RawSplit, profiles: Sequence[Profile], config: DataConf
     texts = {config.text, config.pair}
     free = [p for p in profiles if p.name not in texts and plain(p.name) not in IDS]
     for tier in LABELS:
-        named = [p for p in free if plain(p.name) in tier and not (p.kind == "text" and p.words >= 5)]
+        named = [p for p in free if plain(p.name) in tier and not p.like_prose]
         if len(named) == 1:
             return named[0].name
         if named:
@@ -218,7 +225,7 @@ def _choose_texts(
             if first in by_name and second in by_name:
                 return by_name[first].name, by_name[second].name
     for tier in TEXTS:
-        named = [by_name[name].name for name in tier if name in by_name]
+        named = [p.name for p in usable if plain(p.name) in tier]
         if len(named) > 1:
             raise _ambiguous(split, "the text", named, _text_hint(named))
         if named:

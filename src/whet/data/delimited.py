@@ -80,9 +80,7 @@ def _longest_line(limit: int) -> int:
     return 16 * limit + 65_536
 
 
-def _shape(
-    sample: Sequence[str], dialect: Dialect, config: DataConfig, file: str
-) -> tuple[list[str] | None, int]:
+def _shape(sample: Sequence[str], dialect: Dialect, config: DataConfig, file: str) -> tuple[list[str] | None, int]:
     """The header, where there is one, and the number of columns."""
     rows: list[list[str]] = []
     reader = dialect.reader(iter(sample))
@@ -202,9 +200,7 @@ def _too_large(file: str, row: int, limit: int) -> DataError:
     )
 
 
-def record_batch(
-    rows: list[list[str]], names: list[str], limit: int, file: str, before: int
-) -> tuple[Any, int]:
+def record_batch(rows: list[list[str]], names: list[str], limit: int, file: str, before: int) -> tuple[Any, int]:
     """A record batch of strings, and how many surrogates had to be replaced in it."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -180,11 +180,10 @@ def find_header(rows: Sequence[Sequence[str]], config: DataConfig, file: str) ->
         for cell, below in zip(first, columns, strict=True)
     )
     over_numbers = any(
-        cell and not NUMBER.fullmatch(cell) and _all_numbers(below)
-        for cell, below in zip(first, columns, strict=True)
+        cell and not NUMBER.fullmatch(cell) and _all_numbers(below) for cell, below in zip(first, columns, strict=True)
     )
     unique = len(set(filled)) == len(filled)
-    if unique and not numeric and not repeated and (named or over_numbers):
+    if not numeric and not repeated and (named or (unique and over_numbers)):
         return True
     if (numeric or repeated) and not named:
         return False

@@ -16,7 +16,7 @@ from whet.data.cache import fingerprint, obtain
 from whet.data.columns import Columns, Task, choose_columns
 from whet.data.giveaways import telling_columns
 from whet.data.labels import LabelReader, understand_labels
-from whet.data.raw import RawSplit
+from whet.data.raw import RawSplit, printable
 from whet.data.sources import Source, find_source, read_source
 from whet.data.split_writer import SplitWriter, write_made_splits
 from whet.errors import DataError
@@ -115,9 +115,7 @@ def _table_digest(split: RawSplit) -> str:
 class _Builder:
     """Reads a source once and writes its examples into a folder."""
 
-    def __init__(
-        self, found: Source, config: DataConfig, folder: Path, labelled: bool, task: Task | None
-    ) -> None:
+    def __init__(self, found: Source, config: DataConfig, folder: Path, labelled: bool, task: Task | None) -> None:
         self.found, self.config, self.folder = found, config, folder
         self.labelled, self.task = labelled, task
         self.said: list[str] = list(found.notes)
@@ -155,9 +153,7 @@ class _Builder:
         if not self.labelled:
             return {"test": raw["train"]} if list(raw) == ["train"] else raw
         if "train" not in raw:
-            raise DataError(
-                f"there is no training split in {self.found.name!r}.", f"Splits found: {', '.join(raw)}."
-            )
+            raise DataError(f"there is no training split in {self.found.name!r}.", f"Splits found: {', '.join(raw)}.")
         for name in raw:
             if name not in ORDER:
                 self.said.append(f"The split {name!r} is left out: it is neither train, validation nor test.")
@@ -196,7 +192,7 @@ class _Builder:
             known = {"train": next(iter(raw.values()))}
             template = understand_labels(known, columns, dataclasses.replace(self.config, task="auto"))
             reader = dataclasses.replace(template, task=self.task)
-        labels = " / ".join(reader.task.labels[:6]) + (" / …" if len(reader.task.labels) > 6 else "")
+        labels = " / ".join(map(printable, reader.task.labels[:6])) + (" / …" if len(reader.task.labels) > 6 else "")
         what = f"{reader.task.kind}, {labels}" if labels else reader.task.kind
         note = f" ({reader.note})" if reader.note else ""
         self.said.append(f"Columns: {texts}, label {columns.label!r}: {what}{note} ({flags} --label --task).")
@@ -230,9 +226,7 @@ class _Builder:
         writers: dict[str, SplitWriter] = {}
         for name, split in raw.items():
             if name == "train" and self.labelled and made and reader is not None:
-                parts, line = write_made_splits(
-                    split, columns, reader, self.config, self.folder, scratch, shares
-                )
+                parts, line = write_made_splits(split, columns, reader, self.config, self.folder, scratch, shares)
                 self.said.append(line)
                 writers.update(parts)
             else:
@@ -242,40 +236,43 @@ class _Builder:
         order = [*ORDER, *(name for name in writers if name not in ORDER)]
         return {name: writers[name] for name in order if name in writers}
 
-    def _check(
-        self, raw: dict[str, RawSplit], writers: dict[str, SplitWriter], reader: LabelReader | None
-    ) -> None:
+    def _check(self, raw: dict[str, RawSplit], writers: dict[str, SplitWriter], reader: LabelReader | None) -> None:
         """What training must not be given: empty texts, rows without label, labels it never saw."""
         for name, writer in writers.items():
             origin = raw.get(name, raw.get("train", next(iter(raw.values()))))
             writer.refuse_empty(origin)
             if not self.labelled or reader is None:
                 continue
+            if name == "validation" and name in raw:
+                self._refuse_unseen(origin, writer, writers["train"], reader)
             if name != "test" and writer.unlabelled:
+                count = "1 row has" if writer.unlabelled == 1 else f"{writer.unlabelled} rows have"
                 raise origin.error(
-                    f"{writer.unlabelled} {name} rows have no label.",
+                    f"{count} no label in the {name} split.",
                     "Leave them out, or put them in a test file.",
                     row=writer.first_unlabelled,
                     column=reader.column,
                 )
-            if name == "validation" and name in raw:
-                strange = dict(reader.unseen.get(name, {}))
-                for place in set(writer.label_counts) - set(writers["train"].label_counts):
-                    strange[reader.task.labels[place]] = writer.label_counts[place]
-                if strange:
-                    listed = ", ".join(f"{label!r} ({count})" for label, count in list(strange.items())[:5])
-                    raise origin.error(
-                        f"the validation split has labels that training never saw: {listed}.",
-                        "Correct them, or add training rows with them.",
-                        column=reader.column,
-                    )
+
+    def _refuse_unseen(
+        self, origin: RawSplit, validation: SplitWriter, train: SplitWriter, reader: LabelReader
+    ) -> None:
+        """Labels outside the task, and declared ones that no training row has."""
+        strange = dict(reader.unseen.get("validation", {}))
+        for place in set(validation.label_counts) - set(train.label_counts):
+            strange[reader.task.labels[place]] = validation.label_counts[place]
+        if strange:
+            listed = ", ".join(f"{label!r} ({count})" for label, count in list(strange.items())[:5])
+            raise origin.error(
+                f"the validation split has labels that training never saw: {listed}.",
+                "Correct them, or add training rows with them.",
+                column=reader.column,
+            )
 
     def _note_loss(self, raw: dict[str, RawSplit], writers: dict[str, SplitWriter]) -> None:
         surrogates = sum(split.surrogates for split in raw.values())
         if surrogates:
-            self.said.append(
-                f"{surrogates} lone surrogates were replaced by U+FFFD: they are not characters."
-            )
+            self.said.append(f"{surrogates} lone surrogates were replaced by U+FFFD: they are not characters.")
         dropped = sum(writer.dropped for writer in writers.values())
         if dropped:
             self.said.append(f"{dropped} rows with an empty text were left out (--drop-empty).")

@@ -105,9 +105,7 @@ def _padded(row: list[str], width: int) -> list[str]:
 
 def _fitted(row: list[str], width: int, number: int, path: Path) -> list[str]:
     if len(row) > width:
-        raise DataError(
-            f"the row has {len(row)} cells where {width} are expected.", file=path.name, row=number
-        )
+        raise DataError(f"the row has {len(row)} cells where {width} are expected.", file=path.name, row=number)
     return _padded(row, width)
 
 

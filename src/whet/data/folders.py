@@ -73,9 +73,7 @@ def _labelled_folders(folder: Path, folders: list[Path]) -> Source | None:
     splits = {split_of(entry): entry for entry in folders}
     if all(name is not None for name in splits) and len(splits) == len(folders):
         inner = {
-            str(name): [
-                sub for sub in sorted(entry.iterdir()) if sub.is_dir() and not sub.name.startswith(".")
-            ]
+            str(name): [sub for sub in sorted(entry.iterdir()) if sub.is_dir() and not sub.name.startswith(".")]
             for name, entry in splits.items()
         }
     else:
@@ -93,9 +91,7 @@ def _labelled_folders(folder: Path, folders: list[Path]) -> Source | None:
                 labels.setdefault(split, {})[sub.name] = texts
     if "train" not in labels or len(labels["train"]) < 2:
         return None
-    notes = tuple(
-        f"The folder {name!r} is left out: its texts have no label." for name in sorted(set(left_out))
-    )
+    notes = tuple(f"The folder {name!r} is left out: its texts have no label." for name in sorted(set(left_out)))
     return Source("labelled folders", folder.name, value=labels, notes=notes)
 
 
@@ -116,11 +112,7 @@ def _read_split(split: str, folders: dict[str, list[Path]], config: DataConfig, 
     def flush() -> None:
         if rows:
             texts, names = zip(*rows, strict=True)
-            spill.write(
-                pa.record_batch(
-                    [pa.array(texts, pa.large_string()), pa.array(names)], names=["text", "label"]
-                )
-            )
+            spill.write(pa.record_batch([pa.array(texts, pa.large_string()), pa.array(names)], names=["text", "label"]))
             rows.clear()
 
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from whet.data.columns import PROFILE_ROWS, Columns, Task, column_kind, label_columns
+from whet.data.columns import Columns, Task, column_kind, first_rows, label_columns
 from whet.data.labels import LabelReader
 from whet.data.raw import RawSplit
 
@@ -13,16 +13,11 @@ FEWEST_ROWS = 20
 
 def telling_columns(split: RawSplit, columns: Columns, reader: LabelReader) -> list[str]:
     """Columns the model does not read whose value settles the label, in the first rows."""
-    import pyarrow as pa
-
     used = {*columns.texts, *label_columns(split, reader.column)}
     others = [name for name in split.columns if name not in used and _countable(split, name)]
     if not others or reader.task.kind not in ("binary", "multiclass"):
         return []
-    batch = next(iter(split.read(None)), None)
-    if batch is None:
-        return []
-    table = pa.Table.from_batches([batch]).slice(0, PROFILE_ROWS)
+    table = first_rows(split)
     labels = table.column(reader.column).to_pylist()
     return [name for name in others if _settles(table.column(name).to_pylist(), labels)]
 

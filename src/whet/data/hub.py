@@ -37,9 +37,7 @@ def _explained(name: str, problems: list[Exception]) -> Exception:
     for problem in problems:
         text = str(problem)
         if "Config name is missing" in text or "Available configs" in text or "BuilderConfig" in text:
-            return DataError(
-                f"the data set {name!r}: {text.splitlines()[0]}", f"Name a config: {name}/CONFIG."
-            )
+            return DataError(f"the data set {name!r}: {text.splitlines()[0]}", f"Name a config: {name}/CONFIG.")
     text = " ".join(str(problem) for problem in problems)
     away = (
         "Couldn't reach",
@@ -50,15 +48,11 @@ def _explained(name: str, problems: list[Exception]) -> Exception:
         "timed out",
         "Cannot send a request",
     )
-    if any(isinstance(problem, ConnectionError) for problem in problems) or any(
-        word in text for word in away
-    ):
+    if any(isinstance(problem, ConnectionError) for problem in problems) or any(word in text for word in away):
         return EnvironmentFault(
             f"There is no file or folder {name!r}, and the data set of that name is neither in the cache "
             "nor to be reached.",
             "Check the path, or load the data set once with a network.",
         )
-    reason = (
-        str(problems[-1]).splitlines()[0].rstrip(".") if str(problems[-1]) else type(problems[-1]).__name__
-    )
+    reason = str(problems[-1]).splitlines()[0].rstrip(".") if str(problems[-1]) else type(problems[-1]).__name__
     return DataError(f"There is no file or folder {name!r}, and no data set could be loaded: {reason}.")

@@ -188,9 +188,7 @@ def _line_rows(path: Path, encoding: str, limit: int) -> Iterator[tuple[Row, int
                 raise _broken(path, ValueError("something follows the object"), row, f"line {number}")
             yield _checked(value, path, row, limit), len(line)
     except OverlongLine:
-        raise DataError(
-            f"the line is longer than {16 * limit / 1e6:g} MB.", file=path.name, row=row + 1
-        ) from None
+        raise DataError(f"the line is longer than {16 * limit / 1e6:g} MB.", file=path.name, row=row + 1) from None
 
 
 def _list_rows(path: Path, encoding: str, limit: int) -> Iterator[tuple[Row, int]]:

@@ -57,9 +57,7 @@ def _count(found: Survey, values: Any) -> None:
     import pyarrow.compute as pc
 
     if found.kind == "list":
-        cells = [
-            None if cell is None else json.dumps(cell, ensure_ascii=False) for cell in values.to_pylist()
-        ]
+        cells = [None if cell is None else json.dumps(cell, ensure_ascii=False) for cell in values.to_pylist()]
         counts = Counter(cells)
         absent = counts.pop(None, 0)
         if absent and not found.missing:

@@ -122,9 +122,7 @@ class LabelReader:
             row = [0.0] * len(index)
             for label in cell:
                 if label is None or not str(label).strip():
-                    raise split.error(
-                        "a label in the list is empty.", row=before + offset + 1, column=self.column
-                    )
+                    raise split.error("a label in the list is empty.", row=before + offset + 1, column=self.column)
                 label = canonical_number(label) if self.numeric else label
                 if label in index:
                     row[index[label]] = 1.0
@@ -263,9 +261,7 @@ def _multilabel(
         note = f"several in a cell, separated by {delimiter!r}" if delimiter else "several in a cell"
     pieces = {piece for cell in cells for piece in cell if piece is not None and piece.strip()}
     if found.many or len(pieces) > MOST_CLASSES:
-        raise train.error(
-            f"the lists hold {len(pieces)} different labels.", "Name another column.", column=column
-        )
+        raise train.error(f"the lists hold {len(pieces)} different labels.", "Name another column.", column=column)
     numeric = bool(pieces) and all(map(is_whole, pieces)) and declared is None
     names = list(declared) if declared else _ordered({canonical_number(p) if numeric else p for p in pieces})
     if len(names) < 2:
@@ -292,9 +288,7 @@ def _classes_task(
         raise train.error(
             f"every row has the label {names[0]!r}.", "A classifier needs two classes or more.", column=column
         )
-    if found is not None and (
-        found.many or len(names) > MOST_CLASSES or len(names) > max(20, found.rows // 2)
-    ):
+    if found is not None and (found.many or len(names) > MOST_CLASSES or len(names) > max(20, found.rows // 2)):
         count = f"more than {len(names)}" if found.many else str(len(names))
         raise train.error(
             f"the label has {count} different values in {found.rows} rows.",
@@ -311,8 +305,6 @@ def _ordered(names: Sequence[str] | set[str]) -> list[str]:
     ordered = sorted(names, key=lambda name: (name.casefold(), name))
     if len(ordered) == 2:
         first, second = (name.casefold().strip() for name in ordered)
-        if any(
-            second == f"{negation}{joint}{first}" for negation in NEGATIONS for joint in ("", "_", "-", " ")
-        ):
+        if any(second == f"{negation}{joint}{first}" for negation in NEGATIONS for joint in ("", "_", "-", " ")):
             ordered.reverse()
     return ordered

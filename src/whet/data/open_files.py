@@ -124,9 +124,7 @@ class OverlongLine(Exception):
 
 def undecodable(path: Path, encoding: str) -> DataError:
     """Where the bytes stop being text: found by decoding again, since the buffered reader has lost count."""
-    decoder = codecs.getincrementaldecoder(encoding)(
-        "surrogatepass" if "utf" in encoding.lower() else "strict"
-    )
+    decoder = codecs.getincrementaldecoder(encoding)("surrogatepass" if "utf" in encoding.lower() else "strict")
     offset, rows = 0, 0
     with open_binary(path) as stream:
         while True:

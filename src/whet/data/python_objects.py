@@ -43,9 +43,7 @@ def read_object(source: Any, name: str = NAME) -> RawSplit:
         if all(isinstance(row, Mapping) for row in source):
             keys = list(dict.fromkeys(key for row in source for key in row))
             return _from_columns({key: [row.get(key) for row in source] for key in keys}, name)
-        if len(source) == 2 and all(
-            not isinstance(part, str) and hasattr(part, "__len__") for part in source
-        ):
+        if len(source) == 2 and all(not isinstance(part, str) and hasattr(part, "__len__") for part in source):
             return _from_lists(source[0], source[1], name)
         if isinstance(source, list):
             return _from_lists(source, None, name)
@@ -81,9 +79,7 @@ def _from_pandas(frame: Any, name: str) -> RawSplit:
     for index, column in enumerate(names):
         series = frame.iloc[:, index]
         textual = series.dtype == object or str(series.dtype) in ("str", "string")
-        columns[column] = (
-            [None if _is_na(value) else value for value in series.tolist()] if textual else series
-        )
+        columns[column] = [None if _is_na(value) else value for value in series.tolist()] if textual else series
     return _from_columns(columns, name)
 
 

@@ -12,8 +12,15 @@ from whet.errors import DataError
 BATCH_ROWS = 20_000
 """Rows held in memory at a time while a source is read."""
 
+BATCH_BYTES = 32_000_000
+
 Batches = Iterator[Any]
 Read = Callable[[Sequence[str] | None], Batches]
+
+
+def printable(name: str) -> str:
+    """A name out of the data for a message: nothing in it steers a terminal or breaks the line."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in name)
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,11 @@ class RawSplit:
         return DataError(message, hint, file=file, row=own_row, column=column)
 
 
+def batch_rows(size: int, rows: int) -> int:
+    """Rows a batch for data of this size: fewer where they are long."""
+    return max(1, min(BATCH_ROWS, BATCH_BYTES * rows // max(size, 1)))
+
+
 class Spill:
     """An Arrow file in a scratch folder: what a streaming reader writes once and later passes read."""
 
@@ -111,7 +123,7 @@ def from_table(table: Any, file: str, class_names: dict[str, tuple[str, ...]] | 
 
     def read(columns: Sequence[str] | None = None) -> Batches:
         wanted = table if columns is None else table.select(list(columns))
-        yield from wanted.to_batches(max_chunksize=BATCH_ROWS)
+        yield from wanted.to_batches(max_chunksize=batch_rows(table.nbytes, table.num_rows))
 
     return RawSplit(table.schema, read, (Part(file, table.num_rows),), class_names or {})
 

@@ -41,9 +41,7 @@ def find_source(source: Any, config: DataConfig, scratch: Path) -> Source:
         return Source("object", "data", value=source)
     name = os.fspath(source)
     if not name:
-        raise DataError(
-            "no data was named.", "Give a file, a folder, a data set's name, or - for standard input."
-        )
+        raise DataError("no data was named.", "Give a file, a folder, a data set's name, or - for standard input.")
     if "\0" in name:
         raise DataError("the name of the source holds a NUL byte.")
     if name == "-":

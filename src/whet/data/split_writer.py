@@ -68,10 +68,9 @@ class SplitWriter:
                 batch = batch.set_column(place, name, batch.column(place).cast(pa.string()))
         if self._writer is None:
             self._writer = pa.ipc.new_stream(str(self.path), batch.schema)
-        self._count(batch)
+        self.count(batch)
         self._hash(batch)
         self._writer.write_batch(batch)
-        self.rows += batch.num_rows
 
     def close(self) -> None:
         if self._writer is not None:
@@ -117,9 +116,7 @@ class SplitWriter:
             )
         nul = pc.index(pc.match_substring(values, "\0"), True).as_py()
         if nul >= 0:
-            raise split.error(
-                "there is a NUL byte in the text.", "Remove it.", row=before + nul + 1, column=column
-            )
+            raise split.error("there is a NUL byte in the text.", "Remove it.", row=before + nul + 1, column=column)
         return values
 
     def _without_empty(self, batch: Any) -> Any:
@@ -142,11 +139,12 @@ class SplitWriter:
             self.empty_rows = (self.empty_rows + rows)[:5]
         return batch.filter(pc.invert(blank))
 
-    def _count(self, batch: Any) -> None:
+    def count(self, batch: Any) -> None:
         import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        self.rows += batch.num_rows
         if "label" not in batch.schema.names:
             self.unlabelled += batch.num_rows
             return
@@ -215,7 +213,7 @@ def write_made_splits(
     for batch in first.convert(split, reader):
         if not batch.num_rows:
             continue
-        first._count(batch)
+        first.count(batch)
         if first.unlabelled or first.empty:
             continue
         keys.append(row_keys(batch.column("text"), batch.column("pair") if columns.pair else None))
@@ -234,9 +232,7 @@ def write_made_splits(
         seed=config.split_seed,
     )
     present = [side for side in range(3) if (sides == side).any()]
-    writers = {
-        NAMES[s]: SplitWriter(folder / f"{NAMES[s]}.arrow", NAMES[s], columns, config) for s in present
-    }
+    writers = {NAMES[s]: SplitWriter(folder / f"{NAMES[s]}.arrow", NAMES[s], columns, config) for s in present}
     _deal_out(spill, sides, writers)
     writers["train"].dropped = first.dropped
     return writers, describe(sides, [name for name, share in shares.items() if share > 0])

@@ -14,9 +14,7 @@ BINS = 10
 """Regression labels are cut into this many groups of equal size, and each is split alike."""
 
 
-def assign(
-    keys: Any, labels: Any, task: Task, *, validation_share: float, test_share: float, seed: int
-) -> Any:
+def assign(keys: Any, labels: Any, task: Task, *, validation_share: float, test_share: float, seed: int) -> Any:
     """For each row 0 (train), 1 (validation) or 2 (test).
 
     Rows with the same key (the same text, or a pair and its swap) go to the same side. What a row gets

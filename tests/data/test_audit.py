@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.data_files import labelled, load, text
+
+from whet.data.audit import Audit, Finding, Limits, audit
+from whet.errors import DataError, UsageError
+
+
+def table(rows: list[tuple[Any, ...]], names: tuple[str, ...] = ("text", "label")) -> dict[str, list[Any]]:
+    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+
+
+def found(report: Audit, code: str) -> list[Finding]:
+    return [finding for finding in report.findings if finding.code == code]
+
+
+def test_clean_data_has_no_findings() -> None:
+    report = audit(load(table(labelled(200))))
+    assert report.findings == ()
+    assert report.splits["train"]["labels"] == {"bad": 80, "good": 80}
+
+
+def test_rows_of_a_finding_are_those_of_the_source() -> None:
+    rows = labelled(100)
+    report = audit(
+        load({"train": table([*rows, rows[6], rows[7]]), "validation": table(labelled(10))}, allow=("leak",))
+    )
+    assert found(report, "duplicate")[0].rows == (("train", 101), ("train", 102))
+
+
+def test_few_repeated_validation_texts_warn_and_many_stop() -> None:
+    rows = labelled(200)
+    few = audit(load({"train": table(rows[:100]), "validation": table(rows[98:198])}))
+    many = audit(load({"train": table(rows[:100]), "validation": table(rows[80:180])}))
+    assert found(few, "leak")[0].severity == "warning"
+    with pytest.raises(DataError, match="20 of 100 validation rows"):
+        many.stop_unless_allowed()
+    many.stop_unless_allowed(("leak",))
+    assert many.overlap == {"validation": 0.2}
+
+
+def test_allowing_what_is_not_known() -> None:
+    with pytest.raises(UsageError, match="Did you mean 'conflict'"):
+        audit(load(table(labelled(40)))).stop_unless_allowed(("conflicts",))
+
+
+def test_conflict_of_numbers_needs_a_distance() -> None:
+    rows = [(text(n), n / 10) for n in range(50)]
+    near, far = (audit(load(table([*rows, (text(0), other)]))) for other in (0.3, 4.5))
+    assert not found(near, "conflict")
+    assert found(far, "conflict")[0].count == 2
+
+
+def test_conflict_of_several_labels() -> None:
+    rows = [(text(n), ["a"] if n % 2 else ["a", "b"]) for n in range(60)]
+    report = audit(load(table([*rows, (text(0), ["b"]), (text(1), ["a"])])))
+    assert found(report, "conflict")[0].count == 2
+
+
+def test_imbalance_names_both_ends() -> None:
+    rows = [(text(n), "rare" if n % 20 == 0 else "common") for n in range(400)]
+    message = found(audit(load(table(rows))), "imbalance")[0].message
+    assert "'common' has 304" in message
+    assert "'rare' has 16" in message
+
+
+def test_label_in_the_text_gives_it_away() -> None:
+    rows = [(f"{text(n)} {label}", label) for n, (_, label) in enumerate(labelled(100))]
+    messages = " ".join(finding.message for finding in found(audit(load(table(rows))), "giveaway"))
+    assert "'good'" in messages
+    assert "last word" in messages
+
+
+def test_other_column_that_settles_the_label() -> None:
+    rows = [(text(n), label, label == "good") for n, (_, label) in enumerate(labelled(100))]
+    report = audit(load(table(rows, ("text", "label", "liked"))))
+    assert "'liked' settles the label" in found(report, "giveaway")[0].message
+
+
+def test_near_duplicates_inside_and_across() -> None:
+    words = "the quick brown fox jumps over the lazy dog near the old stone bridge at dawn"
+    rows = labelled(60)
+    train = [*rows, (words, "bad"), (words.replace("dawn", "noon"), "bad")]
+    report = audit(load({"train": table(train), "validation": table([(f"{words} today", "bad"), (text(99), "good")])}))
+    assert found(report, "near-duplicate")[0].rows == (("train", 62),)
+    assert found(report, "near-leak")[0].rows == (("validation", 1),)
+
+
+def test_lengths_against_the_limit() -> None:
+    examples = load(table(labelled(100)))
+    lengths = {"train": np.array([10] * 70 + [600] * 10)}
+    finding = found(audit(examples, Limits(lengths, 512)), "too-long")[0]
+    assert finding.count == 10
+    assert "exceed 512 tokens" in finding.message
+
+
+def test_as_dict_is_plain_json() -> None:
+    import json
+
+    facts = json.loads(json.dumps(audit(load(table(labelled(100)))).as_dict()))
+    assert list(facts) == ["version", "source", "task", "labels", "splits", "overlap", "findings"]
+    assert list(facts["splits"]["train"]) == ["rows", "unlabelled", "labels", "words"]
+
+
+def test_unlabelled_data_can_be_audited() -> None:
+    from whet.data.examples import load_examples
+
+    report = audit(load_examples({"text": [text(1), text(1)]}, labelled=False))
+    assert found(report, "duplicate")[0].count == 1
