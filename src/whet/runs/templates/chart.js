@@ -66,19 +66,18 @@ const whetCharts = (() => {
   }
 
   // Exponential smoothing divided by the weight seen so far; values that are not finite are passed over.
-  function smooth(values, share) {
-    const result = new Array(values.length);
-    let total = 0;
-    let weight = 0;
-    for (let index = 0; index < values.length; index++) {
-      const value = values[index];
-      if (value !== null) {
-        total = share * total + (1 - share) * value;
-        weight = share * weight + (1 - share);
-      }
-      result[index] = weight > 0 ? total / weight : null;
+  class Smoother {
+    constructor(share, total = 0, weight = 0) {
+      Object.assign(this, { share, total, weight });
     }
-    return result;
+
+    next(value) {
+      if (value !== null) {
+        this.total = this.share * this.total + (1 - this.share) * value;
+        this.weight = this.share * this.weight + (1 - this.share);
+      }
+      return this.weight > 0 ? this.total / this.weight : null;
+    }
   }
 
   // At most two points a pixel column, the lowest and the highest: no peak is lost.
@@ -113,6 +112,7 @@ const whetCharts = (() => {
       this.group = group;
       this.log = false;
       this.zoom = null;
+      this.share = 0.9;
       this.cursor = null;
       this.width = 0;
       this.hidden = new Set(spec.lines.filter((line) => line.hidden).map((line) => line.series));
@@ -164,10 +164,13 @@ const whetCharts = (() => {
     // New points of one series, in step order.
     append(series, x, y) {
       for (const line of this.lines) {
-        if (line.series !== series) continue;
+        const smoothed = line.smooth_of === series;
+        if (line.series !== series && !smoothed) continue;
+        // A line that came smoothed and long goes on from its last value: what came before weighs nothing by then.
+        if (smoothed && !line.smoother) line.smoother = new Smoother(this.share, line.y[line.y.length - 1] ?? 0, line.y.length ? 1 : 0);
         for (let index = 0; index < x.length; index++) {
           line.x.push(x[index]);
-          line.y.push(y[index]);
+          line.y.push(smoothed ? line.smoother.next(y[index]) : y[index]);
         }
         this.redraw();
       }
@@ -175,15 +178,19 @@ const whetCharts = (() => {
 
     replace(series, x, y) {
       for (const line of this.lines) {
-        if (line.series === series) Object.assign(line, { x, y });
+        if (line.series === series) Object.assign(line, { x: x.slice(), y: y.slice(), smoother: null });
       }
       this.redraw();
     }
 
     smoothBy(share) {
+      this.share = share;
       for (const line of this.lines) {
         const source = line.smooth_of && this.lines.find((each) => each.series === line.smooth_of);
-        if (source) Object.assign(line, { x: source.x, y: smooth(source.y, share) });
+        if (!source) continue;
+        line.smoother = new Smoother(share);
+        line.x = source.x.slice();
+        line.y = source.y.map((value) => line.smoother.next(value));
       }
       this.redraw();
     }
@@ -506,5 +513,5 @@ const whetCharts = (() => {
     return { charts: [], zoomed: null };
   }
 
-  return { Chart, element, group, number, smooth };
+  return { Chart, element, group, number };
 })();
