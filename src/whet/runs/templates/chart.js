@@ -335,7 +335,6 @@ const whetCharts = (() => {
         const shape = mark.kind === "best"
           ? make("path", { d: `M${at.toFixed(1)} ${PAD.top}V${bottom}`, class: "mark best" })
           : make("path", { d: `M${at.toFixed(1)} ${bottom - 6}l-4 6h8z`, class: `mark ${mark.kind}` });
-        shape.append(make("title", {}, mark.text));
         parts.append(shape);
         if (mark.kind === "best") {
           const right = at > this.width * 0.8;
@@ -493,6 +492,9 @@ const whetCharts = (() => {
         const where = each.x === step ? "" : ` @${number(each.x)}`;
         row.append(element("span", "swatch"), element("span", "tip-name", line.name + where), element("b", "", number(each.y, this.spec.percent)));
         this.tip.append(row);
+      }
+      for (const mark of this.spec.marks) {
+        if (Math.abs(this.toX(mark.x) - at) < 5) this.tip.append(element("div", "soft", mark.text));
       }
       this.tip.hidden = false;
       const width = this.tip.offsetWidth;
