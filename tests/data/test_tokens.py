@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertTokenizerFast, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from whet.data import encoders, mapped, tokens
@@ -34,9 +34,11 @@ def bert():
 
 
 @cache
-def roberta():
+def roberta(normalizer=None):
     """A small byte-level BPE tokenizer with RoBERTa's frame, and its mask that swallows the space before."""
     backend = Tokenizer(models.BPE())
+    if normalizer is not None:
+        backend.normalizer = normalizer
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     backend.train_from_iterator(
@@ -46,9 +48,15 @@ def roberta():
     backend.add_special_tokens(["<s>", "</s>", AddedToken("<mask>", lstrip=True, special=True)])
     ends = [(name, backend.token_to_id(name)) for name in ("</s>", "<s>")]
     backend.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=False)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, model_input_names=["input_ids", "attention_mask"]
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=["input_ids", "attention_mask"])
+
+
+@cache
+def modernbert():
+    """As above, with NFC and tokens for runs of spaces."""
+    tokenizer = roberta(normalizers.NFC())
+    tokenizer.add_tokens([AddedToken(" " * size, normalized=True) for size in (2, 3, 4)])
+    return tokenizer
 
 
 @cache
@@ -102,16 +110,16 @@ def assert_equals_the_tokenizer(tokenizer, first, second, max_length):
         assert made.types.tolist() == list(chain.from_iterable(expected["token_type_ids"]))
 
 
-@pytest.mark.parametrize("make", [bert, roberta])
+@pytest.mark.parametrize("make", [bert, roberta, modernbert])
 @given(rows=st.lists(texts, min_size=1, max_size=4), max_length=st.integers(8, 24))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 def test_a_row_equals_what_the_tokenizer_gives(make, rows, max_length):
     assert_equals_the_tokenizer(make(), rows, None, max_length)
 
 
-@pytest.mark.parametrize("make", [bert, roberta])
+@pytest.mark.parametrize("make", [bert, roberta, modernbert])
 @given(rows=st.lists(st.tuples(texts, texts), min_size=1, max_size=4), max_length=st.integers(8, 24))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 def test_a_pair_equals_what_the_tokenizer_gives(make, rows, max_length):
     assert_equals_the_tokenizer(make(), [one for one, _ in rows], [two for _, two in rows], max_length)
 
@@ -119,6 +127,8 @@ def test_a_pair_equals_what_the_tokenizer_gives(make, rows, max_length):
 def test_texts_are_cut_into_words_only_where_that_is_exact():
     assert cut_of(bert().backend_tokenizer.to_str()) == "spaces"
     assert cut_of(roberta().backend_tokenizer.to_str()) == "leading"
+    assert cut_of(modernbert().backend_tokenizer.to_str()) == "leading"
+    assert cut_of(roberta(normalizers.NFKC()).backend_tokenizer.to_str()) == "whole"
     other = Tokenizer.from_str(bert().backend_tokenizer.to_str())
     other.add_tokens(["New York"])
     assert cut_of(other.to_str()) == "whole"
@@ -177,9 +187,7 @@ def test_truncation_takes_from_the_longer_side(first, second, room):
 
 
 def test_the_ledger_counts_rows_and_tokens_by_side():
-    split = make_split(
-        ["one two three four five six", "one", "one"], ["one", "one two three four five six", "two"]
-    )
+    split = make_split(["one two three four five six", "one", "one"], ["one", "one two three four five six", "two"])
     ledger = run(split, bert(), max_length=8).ledger
     assert (ledger.rows, ledger.tokens) == (2, 4)
     assert (ledger.first_rows, ledger.first_tokens) == (1, 2)
@@ -242,9 +250,7 @@ def test_labels_are_not_kept_with_the_texts(tmp_path):
     assert len(list((tmp_path / "tokens").glob("*/ids.npy"))) == 1
 
 
-@pytest.mark.parametrize(
-    "other", [["one", "twO"], ["onet", "wo"], ["two", "one"], ["one"], ["one", "two", ""]]
-)
+@pytest.mark.parametrize("other", [["one", "twO"], ["onet", "wo"], ["two", "one"], ["one"], ["one", "two", ""]])
 def test_other_texts_have_another_fingerprint(other):
     assert text_fingerprint(make_split(["one", "two"])) != text_fingerprint(make_split(other))
 

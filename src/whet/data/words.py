@@ -10,6 +10,7 @@ encoding each text by itself.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -30,9 +31,7 @@ ENCODE_TEXTS = 20_000
 # Marks the places to cut at; a chunk that holds this character already is not cut.
 _MARK = "\x00"
 # White space other than a single space between words: there GPT-2's splitting looks at its surroundings.
-_TANGLED = (
-    r"^ |  |[\t-\r\x{1c}-\x{1f}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]"
-)
+_TANGLED = r"^ |  |[\t-\r\x{1c}-\x{1f}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]"
 
 
 @dataclass(frozen=True)
@@ -48,22 +47,24 @@ class Flat:
 
 
 def cut_of(serialised: str) -> Cut:
-    """How texts may be cut for this tokenizer, from its own description of itself.
+    """How texts may be cut for this tokenizer, from its own description of itself; only what is certain counts.
 
-    Only what is certain counts. Added tokens are looked for in the raw text, so one that holds white space
-    would be torn apart, and one that swallows the space after it would miss it.
+    Added tokens are looked for in the raw text: one that holds a space would be torn apart, and one that swallows
+    the space behind it would miss it. NFC never joins anything to a space; other normal forms may.
     """
     parts = json.loads(serialised)
-    normalizer, splitter = parts.get("normalizer"), parts.get("pre_tokenizer") or {}
-    if parts["model"].get("dropout"):
-        return "whole"
+    splitter = parts.get("pre_tokenizer") or {}
+    normalizer = (parts.get("normalizer") or {"type": None})["type"]
     added = parts.get("added_tokens", [])
-    if not all(token["content"].isascii() and not any(map(str.isspace, token["content"])) for token in added):
+    if parts["model"].get("dropout") or not all(token["content"].isascii() for token in added):
         return "whole"
     if splitter.get("type") in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit"):
-        return "spaces" if normalizer is None or normalizer["type"] == "BertNormalizer" else "whole"
-    if splitter.get("type") == "ByteLevel" and splitter.get("use_regex", True) and normalizer is None:
-        return "leading" if not any(token["rstrip"] for token in added) else "whole"
+        torn = any(map(str.isspace, "".join(token["content"] for token in added)))
+        return "spaces" if normalizer in (None, "BertNormalizer") and not torn else "whole"
+    if splitter.get("type") == "ByteLevel" and splitter.get("use_regex", True) and normalizer in (None, "NFC"):
+        # Tokens for runs of white space only occur where texts are not cut anyway.
+        torn = any(re.search(r"(?<! ) (?! )", token["content"]) or token["rstrip"] for token in added)
+        return "leading" if not torn else "whole"
     return "whole"
 
 
