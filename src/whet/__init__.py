@@ -11,9 +11,23 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from torch.optim import AdamW
+    from transformers import (
+        AutoModelForSequenceClassification,
+        DataCollatorWithPadding,
+        EarlyStoppingCallback,
+        TrainerCallback,
+        get_scheduler,
+    )
+
+    from whet.metrics import load_metric
     from whet.predict import Prediction, Predictor, load
     from whet.run import Run
     from whet.train import fit
+    from whet.trainer.arguments import TrainingArguments
+    from whet.trainer.names import AutoTokenizer, load_dataset
+    from whet.trainer.step import TrainStep
+    from whet.trainer.trainer import Trainer
 
 _PLACES = {
     "fit": "whet.train",
@@ -21,14 +35,49 @@ _PLACES = {
     "Predictor": "whet.predict",
     "Prediction": "whet.predict",
     "Run": "whet.run",
+    "Trainer": "whet.trainer.trainer",
+    "TrainingArguments": "whet.trainer.arguments",
+    "TrainStep": "whet.trainer.step",
+    "AutoTokenizer": "whet.trainer.names",
+    "load_dataset": "whet.trainer.names",
+    "load_metric": "whet.metrics",
+    # Right as they are in the libraries they come from.
+    "AutoModelForSequenceClassification": "transformers",
+    "DataCollatorWithPadding": "transformers",
+    "EarlyStoppingCallback": "transformers",
+    "TrainerCallback": "transformers",
+    "get_scheduler": "transformers",
+    "AdamW": "torch.optim",
+    "Accelerator": "accelerate",
 }
 
-__all__ = ["Prediction", "Predictor", "Run", "fit", "load"]
+__all__ = [
+    "Accelerator",
+    "AdamW",
+    "AutoModelForSequenceClassification",
+    "AutoTokenizer",
+    "DataCollatorWithPadding",
+    "EarlyStoppingCallback",
+    "Prediction",
+    "Predictor",
+    "Run",
+    "TrainStep",
+    "Trainer",
+    "TrainerCallback",
+    "TrainingArguments",
+    "fit",
+    "get_scheduler",
+    "load",
+    "load_dataset",
+    "load_metric",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name in _PLACES:
         return getattr(import_module(_PLACES[name]), name)
+    if name == "metrics":
+        return import_module("whet.metrics")
     raise AttributeError(f"module 'whet' has no attribute {name!r}")
 
 
