@@ -76,6 +76,7 @@ def render_page(template: str, charts: Sequence[Chart], styles: Sequence[str], *
             style=Markup(style),
             script=Markup(script),
             policy=policy,
+            charts=charts,
             chart_data=Markup(as_data([chart.as_dict() for chart in charts])),
             **content,
         )
