@@ -1,4 +1,8 @@
-"""Signals and deadlines: noticed at once, acted on where it is safe."""
+"""Signals and deadlines: noticed at once, acted on where it is safe.
+
+While there is something to lose, a handler only remembers; the loop asks between steps and batches. While there is
+nothing to lose (data is being read, a model is being fetched) a signal leaves where it arrives, like Ctrl-C anywhere.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,14 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
 from whet.errors import Interrupted
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
@@ -19,12 +27,13 @@ class Interrupts:
         self._deadline = None if max_minutes is None else time.monotonic() + max_minutes * 60
         self._minutes = max_minutes
         self._received: int | None = None
+        self._at_once = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
         # Handlers can only be set by the main thread; elsewhere (a notebook's worker) there is only the deadline.
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in SIGNALS:
                 self._before[number] = signal.signal(number, self._receive)
         return self
 
@@ -33,22 +42,51 @@ class Interrupts:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if isinstance(error, KeyboardInterrupt) and self._received is not None:
+            # It arrived between leaving `at_once` and the line that ends it.
+            self.check()
 
     @property
     def pending(self) -> str:
         """Why to stop, in words; empty while there is no reason."""
         if self._received is not None:
             return f"{signal.Signals(self._received).name} was received"
-        if self._deadline is not None and time.monotonic() >= self._deadline:
+        if self._past_deadline():
             return f"the deadline of {self._minutes:g} minutes has passed"
         return ""
+
+    @property
+    def reason(self) -> str:
+        """`interrupted` or `deadline`, as the run's End record says it."""
+        return "interrupted" if self._received is not None or not self._past_deadline() else "deadline"
 
     def check(self) -> None:
         """Raise Interrupted if there is a reason to stop."""
         if reason := self.pending:
-            raise Interrupted(f"Interrupted: {reason}.", "Run the same command again to go on.")
+            raise Interrupted(f"Interrupted: {reason}.", "Run the same command again to go on.") from None
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Inside there is nothing to save: a signal leaves where it arrives."""
+        self.check()
+        try:
+            self._at_once = True
+            yield
+        except BaseException:
+            # Libraries wrap what a signal raised in errors of their own: the signal is the reason.
+            if self._received is not None:
+                self.check()
+            raise
+        finally:
+            self._at_once = False
+        self.check()
+
+    def _past_deadline(self) -> bool:
+        return self._deadline is not None and time.monotonic() >= self._deadline
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self._received is not None:
             os._exit(Interrupted.exit_code)
         self._received = number
+        if self._at_once:
+            raise KeyboardInterrupt

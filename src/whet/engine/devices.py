@@ -74,6 +74,14 @@ def synchronize(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
+def is_memory_error(error: BaseException) -> bool:
+    """Whether this is the device or the host running out of memory, under any of the names that has."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    words = ("can't allocate memory", "out of memory", "not enough memory", "bad_alloc")
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+
+
 def peak_memory_mb(device: torch.device) -> float:
     """Peak memory of this process: on the GPU where it computes there, else of the host."""
     import resource

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from whet.data.batches import share
-from whet.engine.devices import peak_memory_mb
+from whet.engine.devices import is_memory_error, peak_memory_mb
 from whet.engine.feed import Feed
 from whet.engine.optim import Rate
 from whet.engine.step import Stepper
@@ -98,17 +98,17 @@ def train(
     """Train from wherever the state stands to the end of the plan."""
     clock = _Clock(state)
     while True:
-        best = False
         if plan.evaluate(state.step) and state.evaluated != state.step:
             check_finite(stepper, feed)
-            record = _judged(evaluate(state), state, plan)
-            best = record.best
-            yield record
-        if state.saved != state.step and state.step > 0 and (plan.save(state.step) or (best and plan.save_best)):
+            yield _judged(evaluate(state), state, plan)
+        # Asked of the state and not of the evaluation above, which may have been made before an interruption.
+        best, reason = state.best_step == state.step, _over(state, plan)
+        wanted = plan.save(state.step) or (best and plan.save_best) or bool(reason)
+        if state.saved != state.step and state.step > 0 and wanted:
             check_finite(stepper, feed)
             state.seconds = clock.seconds()
             yield SavePoint(state.step, "best" if best else "schedule")
-        if reason := _over(state, plan):
+        if reason:
             state.ended, state.seconds = reason, clock.seconds()
             yield End(
                 step=state.step,
@@ -178,7 +178,7 @@ def _step_within_memory(step: int, stepper: Stepper, take: Callable[[], None]) -
             take()
             return
         except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
-            if not _is_memory(error):
+            if not is_memory_error(error):
                 raise
             reason = str(error).splitlines()[0][:200]
         if stepper.micro_rows <= 1:
@@ -186,22 +186,17 @@ def _step_within_memory(step: int, stepper: Stepper, take: Callable[[], None]) -
                 f"One row at a time does not fit into memory: {reason}.",
                 "Try a shorter --max-length or a smaller --model.",
             )
-        stepper.optimizer.zero_grad(set_to_none=True)
+        stepper.zero()
         stepper.micro_rows = (stepper.micro_rows + 1) // 2
         if stepper.hardware.device.type == "cuda":
             torch.cuda.empty_cache()
         yield Finding(
-            step=step,
+            # Of the step that is being taken: resuming from before it finds out again.
+            step=step + 1,
             about="memory",
             sentence=f"Out of memory: micro-batches of {stepper.micro_rows} rows from here on, the same rows a step.",
             details={"micro_rows": stepper.micro_rows},
         )
-
-
-def _is_memory(error: BaseException) -> bool:
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return any(words in str(error) for words in ("can't allocate memory", "out of memory", "not enough memory"))
 
 
 def _step_record(state: State, stepper: Stepper, feed: Feed, rate: Rate, clock: _Clock) -> Step:
