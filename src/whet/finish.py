@@ -28,6 +28,7 @@ from whet.runs.store import RunFolder
 
 if TYPE_CHECKING:
     from whet.data.columns import Task
+    from whet.engine.devices import Hardware
 
 Array = np.ndarray[Any, Any]
 PACKAGES = (
@@ -59,14 +60,14 @@ def describe_run(folder: RunFolder, job: Job) -> None:
             "audit": prepared.audit.as_dict(),
         },
     )
-    folder.write_json("environment.json", describe_environment(job))
+    folder.write_json("environment.json", describe_environment(job.hardware, job.network.why_padded))
 
 
-def describe_environment(job: Job) -> dict[str, Any]:
+def describe_environment(hardware: Hardware, why_padded: str) -> dict[str, Any]:
     """Versions, device, precision, and the path the engine takes with the reason."""
     import torch
 
-    device = job.hardware.device
+    device = hardware.device
     return {
         "whet": whet.__version__,
         "python": sys.version.split()[0],
@@ -76,10 +77,10 @@ def describe_environment(job: Job) -> dict[str, Any]:
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "precision": job.hardware.precision,
-        "precision_why": job.hardware.why,
-        "batches": "packed" if job.network.is_packed else "padded",
-        "batches_why": job.network.why_padded or "rows lie one after another, without padding",
+        "precision": hardware.precision,
+        "precision_why": hardware.why,
+        "batches": "padded" if why_padded else "packed",
+        "batches_why": why_padded or "rows lie one after another, without padding",
     }
 
 
@@ -95,22 +96,20 @@ def start_record(job: Job) -> Start:
         task=task.kind,
         labels=list(task.labels),
         rows={name: len(split) for name, split in tokens.items()},
-        prior={name: _prior(task, split.labels) for name, split in tokens.items() if split.labels is not None},
+        prior={name: prior(task, split.labels) for name, split in tokens.items() if split.labels is not None},
         metric=job.metric,
         higher_is_better=job.plan.higher_is_better,
-        majority=majority_answer(job, "validation"),
+        majority=majority_answer(task, job.prepared.labels("train"), job.prepared.labels("validation")),
         evaluations=sum(job.plan.evaluate(step) for step in range(1, job.plan.total_steps + 1)),
         overlap=job.prepared.audit.overlap.get("validation", 0.0),
         time=now(),
     )
 
 
-def majority_answer(job: Job, split: str) -> dict[str, Any]:
+def majority_answer(task: Task, train: Array | None, labels: Array | None) -> dict[str, Any]:
     """The score of always giving the commonest answer of the training rows."""
-    train, labels = job.prepared.labels("train"), job.prepared.labels(split)
     if train is None or labels is None or not len(labels):
         return {}
-    task = job.prepared.examples.task
     found = majority(task.kind, train, labels)
     answer: Any = found.label
     if task.kind in ("binary", "multiclass"):
@@ -198,7 +197,8 @@ def _predictions_table(job: Job, split: str, logits: Array) -> Any:
     return pa.table(columns)
 
 
-def _prior(task: Task, labels: Array) -> list[float]:
+def prior(task: Task, labels: Array) -> list[float]:
+    """Share of each label; nothing for regression."""
     if task.kind == "regression":
         return []
     if task.kind == "multilabel":

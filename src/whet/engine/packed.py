@@ -93,7 +93,8 @@ class PackedModel:
         self.model = model
         self.shift = model.config.pad_token_id + 1 if model.config.model_type in SHIFTED_POSITIONS else 0
         encoder = getattr(model.base_model, ENCODER_MODULES[model.config.model_type])
-        encoder.register_forward_hook(_keep_first_tokens)
+        if _keep_first_tokens not in encoder._forward_hooks.values():  # once, however often the model is taken up
+            encoder.register_forward_hook(_keep_first_tokens)
 
     def __call__(self, inputs: dict[str, Tensor], layout: Layout) -> Tensor:
         """Logits, one row each."""
