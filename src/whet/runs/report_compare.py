@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whet.runs.charts import Chart, Line, Mark, line, metric_words
+from whet.runs.charts import Chart, Line, Mark, is_share, line, metric_words
 from whet.runs.compare import Comparison
 from whet.runs.curves import Curves, Series, curves
 from whet.runs.progress import duration
@@ -63,7 +63,14 @@ def overlaid(comparison: Comparison, seen: Sequence[Curves]) -> list[Chart]:
     )
     charts = [
         _overlay("eval_loss", "Evaluation loss", named, lambda found: found.evaluation, style="points"),
-        _overlay("main", metric_words(comparison.metric).capitalize(), named, lambda found: found.main, style="points"),
+        _overlay(
+            "main",
+            metric_words(comparison.metric).capitalize(),
+            named,
+            lambda found: found.main,
+            percent=is_share(comparison.metric),
+            style="points",
+        ),
         _overlay("train_loss", "Training loss, smoothed", named, lambda found: found.smoothed),
         _overlay("learning_rate", "Learning rate", named, lambda found: found.learning_rate),
     ]
@@ -72,13 +79,20 @@ def overlaid(comparison: Comparison, seen: Sequence[Curves]) -> list[Chart]:
 
 
 def _overlay(
-    chart_id: str, title: str, named: Sequence[tuple[str, Curves]], pick: Callable[[Curves], Series], **looks: Any
+    chart_id: str,
+    title: str,
+    named: Sequence[tuple[str, Curves]],
+    pick: Callable[[Curves], Series],
+    percent: bool = False,
+    **looks: Any,
 ) -> Chart:
     lines: tuple[Line, ...] = tuple(
         line(name, f"{chart_id}-{place}", str(place + 1), pick(found), **looks)
         for place, (name, found) in enumerate(named)
     )
-    return Chart(id=chart_id, title=title, lines=tuple(each for each in lines if each.x))
+    drawn = tuple(each for each in lines if each.x)
+    last = max((each.x[-1] for each in drawn), default=1.0)
+    return Chart(id=chart_id, title=title, lines=drawn, percent=percent, x_range=(0.0, float(last)))
 
 
 def _rows(comparison: Comparison) -> list[Row]:
