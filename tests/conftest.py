@@ -21,15 +21,17 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setenv("WHET_CACHE", str(tmp_path_factory.getbasetemp() / "whet-cache"))
 
 
-def small_model(family: str = "bert", *, labels: int = 2, dropout: float = 0.0, layers: int = 2, seed: int = 0) -> Any:
-    """A classifier of this family with random weights, 32 wide."""
+def small_model(
+    family: str = "bert", *, labels: int = 2, dropout: float = 0.0, layers: int = 2, width: int = 32, seed: int = 0
+) -> Any:
+    """A classifier of this family with random weights."""
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
     sizes: dict[str, Any] = {"vocab_size": 400, "pad_token_id": 0, "num_labels": labels}
     if family == "distilbert":
         sizes |= {
-            "dim": 32,
+            "dim": width,
             "n_layers": layers,
             "n_heads": 4,
             "hidden_dim": 64,
@@ -38,7 +40,7 @@ def small_model(family: str = "bert", *, labels: int = 2, dropout: float = 0.0, 
         sizes |= {"dropout": dropout, "attention_dropout": dropout, "seq_classif_dropout": dropout}
     else:
         sizes |= {
-            "hidden_size": 32,
+            "hidden_size": width,
             "num_hidden_layers": layers,
             "num_attention_heads": 4,
             "intermediate_size": 64,
@@ -47,7 +49,7 @@ def small_model(family: str = "bert", *, labels: int = 2, dropout: float = 0.0, 
     if family in ("bert", "roberta", "electra"):
         sizes |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     if family == "electra":
-        sizes |= {"embedding_size": 32}
+        sizes |= {"embedding_size": width}
     if family == "modernbert":
         sizes |= {"local_attention": 8, "global_attn_every_n_layers": 2, "classifier_pooling": "cls"}
         sizes |= {"cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2}

@@ -67,5 +67,5 @@ def _seconds_a_row(job: Job) -> float:
         started = time.monotonic()
         job.stepper.backward(job.feed.batch(rows), weight=1.0)
         synchronize(job.hardware.device)
-        job.stepper.optimizer.zero_grad(set_to_none=True)
+        job.stepper.zero()
     return (time.monotonic() - started) / len(rows)

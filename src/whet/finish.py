@@ -79,8 +79,8 @@ def describe_environment(hardware: Hardware, why_padded: str) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "precision": hardware.precision,
         "precision_why": hardware.why,
-        "batches": "padded" if why_padded else "packed",
-        "batches_why": why_padded or "rows lie one after another, without padding",
+        "path": job.network.path,
+        "path_why": job.network.why,
     }
 
 

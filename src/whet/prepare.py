@@ -102,23 +102,23 @@ def make_job(prepared: Prepared, say: Say) -> Job:
     """Load the model and lay out the whole training."""
     from whet.data.batches import Order
     from whet.engine.devices import choose_hardware
-    from whet.engine.feed import Network, TokenFeed
+    from whet.engine.feed import TokenFeed
     from whet.engine.loop import State
     from whet.engine.losses import Loss, balanced_weights
     from whet.engine.model import load_model
-    from whet.engine.optim import learning_rate, make_adamw
-    from whet.engine.step import Stepper
+    from whet.engine.optim import learning_rate
+    from whet.engine.paths import choose_path
 
     config, task = prepared.config, prepared.examples.task
     train = config.train
     hardware = choose_hardware(train.device, train.precision)
     loaded = load_model(config.model.model, task, config.model, seed=train.seed)
     say(f"Model: {loaded.said}.")
-    network = Network(loaded.model, hardware.device)
     labels = prepared.labels("train")
     assert labels is not None
     weights = balanced_weights(task, labels) if train.class_weights == "balanced" else None
     loss = Loss(task, weights, train.label_smoothing)
+    network, stepper = choose_path(loaded.model, loss, train, hardware, list(prepared.tokens.values()))
     tokens = prepared.tokens["train"]
     order = Order(
         rows=len(tokens),
@@ -128,15 +128,6 @@ def make_job(prepared: Prepared, say: Say) -> Job:
         lengths=tokens.lengths,
     )
     total = train.max_steps or max(1, round(train.epochs * order.steps_per_epoch))
-    stepper = Stepper(
-        model=loaded.model,
-        loss_of=lambda batch: loss.total(network.logits(batch), batch.labels),  # type: ignore[arg-type]
-        optimizer=make_adamw(loaded.model, train),
-        hardware=hardware,
-        clip=train.clip,
-        seed=train.seed,
-        micro_rows=train.batch_size,
-    )
     metric = choose_metric(config.evaluate.metric, task.kind)
     return Job(
         prepared=prepared,

@@ -2,30 +2,35 @@
 
 Protocol: write into a temporary folder, fsync each file, write the SHA-256 manifest last, fsync the folder, rename,
 fsync the parent. Tensors are safetensors, the rest is JSON; there is no pickle anywhere. Old checkpoints go only
-after the new one is in place.
+after the new one is in place. Which one is newest is told by its step, never by the time of a file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from whet.engine.tensors import Copies, copy_tensors, safetensors_pieces
 from whet.errors import ArtifactError, EnvironmentFault, WhetError
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+STATE = "state.json"
 PREFIX = "step-"
 TEMPORARY = ".writing-"
+ASIDE = ".passed-over-"
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
@@ -45,159 +50,261 @@ class CheckpointFolder:
     keep: int = 2
     _thread: threading.Thread | None = field(default=None, init=False)
     _failure: BaseException | None = field(default=None, init=False)
+    _done: Callable[[], None] | None = field(default=None, init=False)
 
-    def save(self, checkpoint: Checkpoint, best_step: int, done: Callable[[Path], None] = lambda path: None) -> None:
-        """Start writing; the caller may train on at once, because the tensors were copied."""
+    def save(
+        self,
+        checkpoint: Checkpoint,
+        best_step: int,
+        *,
+        before: Callable[[], None] = lambda: None,
+        done: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Start writing; the caller may train on at once, because the tensors were copied.
+
+        `before` is called by the writing thread before the checkpoint gets its name: for what must be on disk first.
+        `done` is called by the thread that calls `save`, `poll` or `wait`, once the checkpoint is whole.
+        """
         self.wait()
-        copied = Checkpoint(checkpoint.step, copy_tensors(checkpoint.tensors), checkpoint.values)
-        self._thread = threading.Thread(target=self._write, args=(copied, best_step, done), name="whet-save")
+        copies = copy_tensors(checkpoint.tensors)
+        self._done = done
+        arguments = (checkpoint.step, copies, checkpoint.values, best_step, before)
+        self._thread = threading.Thread(target=self._write, args=arguments, name="whet-save")
         self._thread.start()
+
+    def poll(self) -> None:
+        """If the last save is over, say so or raise what went wrong with it; never waits."""
+        if self._thread is not None and not self._thread.is_alive():
+            self.wait()
 
     def wait(self) -> None:
         """Until the last save is complete; raises what went wrong with it."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
+        if self._thread is None:
+            return
+        self._thread.join()
+        self._thread = None
+        failure, done = self._failure, self._done
+        self._failure = self._done = None
+        if failure is not None:
             raise failure
+        if done is not None:
+            done()
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint folder, newest last; whether it is whole is another question."""
         if not self.path.is_dir():
             return []
-        found = (entry.name.removeprefix(PREFIX) for entry in self.path.iterdir() if entry.name.startswith(PREFIX))
-        return sorted(int(name) for name in found if name.isdecimal())
+        numbers = (entry.name.removeprefix(PREFIX) for entry in self.path.iterdir() if entry.name.startswith(PREFIX))
+        found = {int(number): number for number in numbers if number.isascii() and number.isdecimal()}
+        return sorted(step for step, number in found.items() if self.folder(step).name == PREFIX + number)
 
     def folder(self, step: int) -> Path:
         return self.path / f"{PREFIX}{step:06d}"
 
-    def load_newest(self, device: torch.device | str = "cpu") -> tuple[Checkpoint | None, list[str]]:
-        """The newest checkpoint that its manifest proves, and a line for each that was passed over."""
+    def load(self, step: int) -> Checkpoint:
+        """The checkpoint of this step, if its manifest proves it."""
+        checkpoint = load(self.folder(step))
+        if checkpoint.step != step:
+            raise ArtifactError(f"{str(self.folder(step))!r} holds step {checkpoint.step}: somebody renamed it.")
+        return checkpoint
+
+    def load_newest(self) -> tuple[Checkpoint | None, list[str]]:
+        """The newest checkpoint that is whole, and a line for each that was passed over.
+
+        The best step's checkpoint is needed at the end: one that relies on a damaged best one is passed over too.
+        """
         passed_over: list[str] = []
+        if self.path.is_symlink():
+            return None, [f"{str(self.path)!r} is a link, which a run folder never holds."]
         for step in reversed(self.steps()):
             try:
-                return load(self.folder(step), device), passed_over
+                checkpoint = self.load(step)
+                best = int(checkpoint.values.get("state", {}).get("best_step", -1))
+                if best >= 0 and best != step:
+                    self.load(best)
+                return checkpoint, passed_over
             except ArtifactError as error:
                 passed_over.append(str(error))
         return None, passed_over
 
-    def _write(self, checkpoint: Checkpoint, best_step: int, done: Callable[[Path], None]) -> None:
+    def set_aside_after(self, step: int) -> None:
+        """Newer ones that were passed over lose their names: training comes to those steps again.
+
+        Should one of them become loadable later, the records between would be missing.
+        """
+        for newer in self.steps():
+            if newer > step:
+                folder = self.folder(newer)
+                aside = folder.with_name(ASIDE + folder.name)
+                shutil.rmtree(aside, ignore_errors=True)
+                os.rename(folder, aside)
+
+    def _write(
+        self,
+        step: int,
+        copies: Copies,
+        values: Mapping[str, Any],
+        best_step: int,
+        before: Callable[[], None],
+    ) -> None:
         try:
-            target = self.folder(checkpoint.step)
-            write(checkpoint, target)
-            done(target)
+            write(Checkpoint(step, copies.on_host(), values), self.folder(step), before)
             self._prune(best_step)
         except OSError as error:
             self._failure = EnvironmentFault(
-                f"The checkpoint at step {checkpoint.step} could not be written: {error.strerror or error}.",
+                f"The checkpoint at step {step} could not be written: {error.strerror or error}.",
                 f"The one before it is whole. Make room or fix {str(self.path)!r} and run the same command again.",
             )
         except BaseException as error:
             self._failure = error
 
     def _prune(self, best_step: int) -> None:
-        steps = self.steps()
-        for step in steps[: -self.keep]:
+        for step in self.steps()[: -self.keep]:
             if step != best_step:
                 remove(self.folder(step))
+        for left in self.path.glob(f"{ASIDE}*"):
+            shutil.rmtree(left, ignore_errors=True)
 
 
-def write(checkpoint: Checkpoint, target: Path) -> None:
+def write(checkpoint: Checkpoint, target: Path, before: Callable[[], None] = lambda: None) -> None:
     """The protocol, from first byte to last fsync."""
-    from safetensors.torch import save as to_bytes
-
-    target.parent.mkdir(parents=True, exist_ok=True)
-    for left in target.parent.glob(f"{TEMPORARY}*"):
+    parent = target.parent
+    parent.mkdir(parents=True, exist_ok=True)
+    if parent.is_symlink():
+        raise ArtifactError(f"{str(parent)!r} is a link, which a run folder never holds.")
+    for left in parent.glob(f"{TEMPORARY}*"):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
-    scratch = target.parent / f"{TEMPORARY}{target.name}"
+    scratch = parent / f"{TEMPORARY}{target.name}"
     scratch.mkdir()
-    sums = {}
-    values = {"format": FORMAT, "step": checkpoint.step, "values": checkpoint.values}
-    contents: dict[str, Callable[[], bytes]] = {
-        f"{group}.safetensors": (lambda tensors=tensors: to_bytes(dict(tensors)))  # type: ignore[misc]
-        for group, tensors in checkpoint.tensors.items()
-    }
-    contents["state.json"] = lambda: json.dumps(values, sort_keys=True).encode()
-    for name, content in contents.items():
-        data = content()
-        sums[name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-        _write_file(scratch / name, data)
-    manifest = {"format": FORMAT, "step": checkpoint.step, "files": sums}
-    _write_file(scratch / MANIFEST, json.dumps(manifest, sort_keys=True, indent=1).encode())
-    _sync_folder(scratch)
-    if target.exists():  # an older save of the same step: only ever replaced by a proven one
-        remove(target)
+    try:
+        sums = {name: _write_file(scratch / name, pieces) for name, pieces in _contents(checkpoint)}
+        _write_file(scratch / MANIFEST, iter([manifest_bytes(checkpoint.step, sums)]))
+        sync_folder(scratch)
+        before()
+        _put_in_place(scratch, target)
+    except OSError:
+        shutil.rmtree(scratch, ignore_errors=True)  # on a full disk, what it takes is needed
+        raise
+
+
+def _contents(checkpoint: Checkpoint) -> Iterator[tuple[str, Iterator[Any]]]:
+    for group, tensors in checkpoint.tensors.items():
+        yield f"{group}.safetensors", safetensors_pieces(tensors)
+    state = {"format": FORMAT, "step": checkpoint.step, "values": checkpoint.values}
+    yield STATE, iter([json.dumps(state, sort_keys=True).encode()])
+
+
+def _put_in_place(scratch: Path, target: Path) -> None:
+    """One rename. An older save of the same step steps aside first, and goes once the new one is there."""
+    aside = target.with_name(f"{TEMPORARY}gone-{target.name}")
+    if target.exists():
+        os.rename(target, aside)
     os.rename(scratch, target)
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
-def load(folder: Path, device: torch.device | str = "cpu") -> Checkpoint:
+def manifest_bytes(step: int, sums: Mapping[str, Any]) -> bytes:
+    """The manifest carries its own checksum, so a change to any byte of it shows."""
+    content = {"format": FORMAT, "step": step, "files": sums}
+    return _canonical({**content, "sha256": hashlib.sha256(_canonical(content)).hexdigest()})
+
+
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, indent=1).encode()
+
+
+def load(folder: Path) -> Checkpoint:
     """A checkpoint that its manifest proves, byte for byte; anything else is an ArtifactError."""
     from safetensors.torch import load as from_bytes
 
-    if folder.is_symlink() or any(entry.is_symlink() for entry in folder.iterdir()):
-        raise ArtifactError(f"{str(folder)!r} holds a link, which a checkpoint never does.")
-    manifest = _read_json(folder / MANIFEST)
     try:
-        if manifest["format"] != FORMAT:
-            raise ArtifactError(f"{str(folder)!r} has format {manifest['format']}, and this version reads {FORMAT}.")
-        contents = {name: _proven(folder, name, entry) for name, entry in manifest["files"].items()}
-        state = json.loads(contents.pop("state.json"))
+        if folder.is_symlink() or any(entry.is_symlink() for entry in folder.iterdir()):
+            raise ArtifactError(f"{str(folder)!r} holds a link, which a checkpoint never does.")
+        sums = _read_manifest(folder / MANIFEST)
+        state = json.loads(_proven(folder, STATE, sums.pop(STATE)))
         tensors = {
-            name.removesuffix(".safetensors"): {key: tensor.to(device) for key, tensor in from_bytes(data).items()}
-            for name, data in contents.items()
+            name.removesuffix(".safetensors"): from_bytes(_proven(folder, name, entry)) for name, entry in sums.items()
         }
         return Checkpoint(int(state["step"]), tensors, state["values"])
     except WhetError:
         raise
+    except OSError as error:
+        raise ArtifactError(f"{error.filename or str(folder)!r} cannot be read: {error.strerror or error}.") from None
     except Exception as error:
         raise ArtifactError(f"{str(folder)!r} is not a checkpoint: {error!r}.") from None
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ArtifactError(f"{str(path)!r} is missing.")
+    raw = path.read_bytes()
+    try:
+        found = json.loads(raw)
+        version, step, sums = found["format"], found["step"], found["files"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ArtifactError(f"{str(path)!r} is damaged: it is not a manifest.") from None
+    if isinstance(version, int) and version > FORMAT:
+        raise ArtifactError(f"{str(path)!r} has format {version}, and this version reads up to {FORMAT}.")
+    if version != FORMAT or manifest_bytes(step, sums) != raw:
+        raise ArtifactError(f"{str(path)!r} is damaged: it does not match its own SHA-256.")
+    return dict(sums)
+
+
+def _proven(folder: Path, name: str, entry: Mapping[str, Any]) -> bytes:
+    path = folder / name
+    if not _PLAIN_NAME.fullmatch(name):
+        raise ArtifactError(f"The manifest of {str(folder)!r} names {name!r}, which is not a file of a checkpoint.")
+    if not path.is_file():
+        raise ArtifactError(f"{str(path)!r} is missing.")
+    size = path.stat().st_size
+    if size != entry["bytes"]:
+        raise ArtifactError(f"{str(path)!r} is damaged: it has {size} bytes and should have {entry['bytes']}.")
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+        raise ArtifactError(f"{str(path)!r} is damaged: it does not match its SHA-256 in {MANIFEST}.")
+    return data
 
 
 def remove(folder: Path) -> None:
     """Take a checkpoint away: first its name, so that a half-removed one is never found."""
     doomed = folder.with_name(f"{TEMPORARY}gone-{folder.name}")
     shutil.rmtree(doomed, ignore_errors=True)
-    os.rename(folder, doomed)
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(folder, doomed)
     shutil.rmtree(doomed, ignore_errors=True)
 
 
-def copy_tensors(groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
-    """Copies on the host that training cannot change."""
-    return {
-        group: {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-        for group, tensors in groups.items()
-    }
-
-
-def _proven(folder: Path, name: str, entry: Mapping[str, Any]) -> bytes:
-    path = folder / name
-    if path.parent != folder or not path.is_file():
-        raise ArtifactError(f"{str(path)!r} is missing, or is not a file of this checkpoint.")
-    data = path.read_bytes()
-    if len(data) != entry["bytes"] or hashlib.sha256(data).hexdigest() != entry["sha256"]:
-        raise ArtifactError(f"{str(path)!r} is damaged: it does not match its SHA-256 in {MANIFEST}.")
-    return data
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise ArtifactError(f"{str(path)!r} is missing or damaged.") from None
-
-
-def _write_file(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
+def _write_file(path: Path, pieces: Iterator[Any]) -> dict[str, Any]:
+    """Write, fsync, and say what was written; hashing and writing leave the other threads running."""
+    digest, size = hashlib.sha256(), 0
+    with open(path, "xb") as file:
+        for piece in pieces:
+            digest.update(piece)
+            size += len(piece)
+            file.write(piece)
         file.flush()
         os.fsync(file.fileno())
+    return {"sha256": digest.hexdigest(), "bytes": size}
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """Names are on disk only once their folder is."""
+    if os.name == "nt":  # Windows opens no folders
+        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sync_tree(path: Path) -> None:
+    """Every file in a folder, then the folder."""
+    for entry in sorted(path.iterdir()):
+        if entry.is_file():
+            with open(entry, "rb") as file:
+                os.fsync(file.fileno())
+    sync_folder(path)
+
+

@@ -53,10 +53,17 @@ class Network:
         self.device = device
         self.why_padded = why_not_packed(model) if packed else "padding was asked for"
         self._packed = None if self.why_padded else PackedModel(model)
+        self.why = self.why_padded
+        """Why not a faster path."""
 
     @property
     def is_packed(self) -> bool:
         return self._packed is not None
+
+    @property
+    def path(self) -> str:
+        """How batches are computed: `packed` or `padded`."""
+        return "packed" if self.is_packed else "padded"
 
     def logits(self, batch: Batch) -> Tensor:
         if self._packed is not None and batch.layout is not None:

@@ -7,7 +7,7 @@ next log, evaluation or save looks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from whet.engine.devices import Hardware
 from whet.engine.feed import Batch, Feed, Rows
+from whet.engine.tensors import Groups, load_state_tensors, state_tensors
 
 LossOf = Callable[[Batch], Tensor]
 """A batch to the sum of its rows' losses."""
@@ -72,25 +73,37 @@ class Stepper:
         seed_step(self.seed, step, self.rank)
         self.model.train()
         loss = torch.zeros((), device=self.hardware.device)
-        for part in split(share, self.micro_rows):
-            loss += self.backward(feed.batch(part), weight)
+        for micro, part in enumerate(split(share, self.micro_rows)):
+            loss += self.backward(feed.batch(part), weight, step=step, micro=micro)
         if self.synchronized is not None:
             self.synchronized()
         self._update(step, loss, rate)
         self.window.steps += 1
         self.window.rows += len(rows)
 
-    def backward(self, batch: Batch, weight: float) -> Tensor:
+    def backward(self, batch: Batch, weight: float, *, step: int = 0, micro: int = 0) -> Tensor:
+        """Add this micro-batch's gradients to those of the step; its share of the step's loss."""
         with precision(self.hardware):
             loss = self.loss_of(batch) / weight
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
+    def zero(self) -> None:
+        """Forget the gradients of a step that was not finished."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def tensors(self) -> Groups:
+        """Everything that training changes, by name, for a checkpoint."""
+        return state_tensors(self.model, self.optimizer)
+
+    def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """The inverse of `tensors`."""
+        load_state_tensors(groups, self.model, self.optimizer)
+
     def _update(self, step: int, loss: Tensor, rate: float) -> None:
         limit = self.clip if self.clip > 0 else float("inf")
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
-        good = torch.isfinite(norm) & torch.isfinite(loss) & (self.window.first_bad < 0)
-        self.window.first_bad.copy_(torch.where(good | (self.window.first_bad >= 0), self.window.first_bad, step))
+        good = self.note(step, loss, norm)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         if self.hardware.device.type == "cpu":
@@ -100,9 +113,16 @@ class Stepper:
             # The fused update skips itself on the device when this is 1.
             self.optimizer.found_inf = (~good).float()  # type: ignore[attr-defined]
             self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        self.window.loss += torch.where(good, loss, float("nan")).to(self.window.loss.dtype)
-        self.window.grad_norm.copy_(norm)
+        self.zero()
+
+    def note(self, step: int, loss: Tensor, norm: Tensor) -> Tensor:
+        """Add the step to the window; whether it may reach the weights, as a flag on the device."""
+        window = self.window
+        good = torch.isfinite(norm) & torch.isfinite(loss) & (window.first_bad < 0)
+        window.first_bad.copy_(torch.where(good | (window.first_bad >= 0), window.first_bad, step))
+        window.loss += torch.where(good, loss, float("nan")).to(window.loss.dtype)
+        window.grad_norm.copy_(norm)
+        return good
 
 
 def precision(hardware: Hardware) -> AbstractContextManager[Any]:

@@ -1,0 +1,197 @@
+"""Forward and backward of a BERT-like encoder on packed tokens, written out by hand, for any device.
+
+`Pieces` are the parts of a layer that are not matrix products; a device brings its own. Gradients of weights are
+written straight into the flat buffers (added, from the second micro-batch on), so autograd sees one function with
+one output: the hidden state of each row's first token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from whet.engine.fused.families import Shape
+from whet.engine.fused.flat import FlatModel, Layer
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A packed batch on the device. Rows of the embedding are counted among those that are used."""
+
+    ids: Tensor
+    positions: Tensor
+    types: Tensor | None
+    offsets: Tensor
+    """int32 [rows + 1]."""
+    first: Tensor
+    """int64 [rows]: each row's first token."""
+    longest: int
+    layout: Any
+    """What the device's attention needs besides."""
+
+
+class Pieces(Protocol):
+    """What a device computes in its own way. `key` numbers the dropouts of a step."""
+
+    def start(self, training: bool) -> None: ...
+
+    def embed(self, flat: FlatModel, inputs: Inputs, shape: Shape, key: int) -> tuple[Tensor, Any]: ...
+
+    def embed_backward(self, flat: FlatModel, inputs: Inputs, gradient: Tensor, saved: Any, add: bool) -> None: ...
+
+    def attention(self, qkv: Tensor, inputs: Inputs, shape: Shape, key: int) -> tuple[Tensor, Any]: ...
+
+    def attention_backward(self, gradient: Tensor, saved: Any) -> Tensor: ...
+
+    def attention_of_first(
+        self, query: Tensor, keys_values: Tensor, inputs: Inputs, shape: Shape, key: int
+    ) -> tuple[Tensor, Any]: ...
+
+    def attention_of_first_backward(self, gradient: Tensor, saved: Any) -> tuple[Tensor, Tensor]: ...
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor: ...
+
+    def activate(self, x: Tensor, bias: Tensor, shape: Shape) -> Tensor: ...
+
+    def activate_backward(self, gradient: Tensor, x: Tensor, bias: Tensor, shape: Shape, into: Tensor, add: bool) -> Tensor: ...
+
+    def norm(
+        self, x: Tensor, bias: Tensor, residual: Tensor, weights: tuple[Tensor, Tensor], rate: float, shape: Shape, key: int
+    ) -> tuple[Tensor, Any]: ...
+
+    def norm_backward(
+        self, gradient: Tensor, saved: Any, into: tuple[Tensor, Tensor, Tensor], add: bool
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def column_sums(self, x: Tensor, into: Tensor, add: bool) -> None: ...
+
+    def finish_backward(self) -> None: ...
+
+
+class Encoder:
+    """The encoder of a flat model."""
+
+    def __init__(self, flat: FlatModel, shape: Shape, pieces: Pieces) -> None:
+        self.flat, self.shape, self.pieces = flat, shape, pieces
+
+    def first_hidden(self, inputs: Inputs, *, training: bool, add: bool = False) -> Tensor:
+        """[rows, 1, width]: what every head reads as `hidden[:, 0]`. With grad, backward fills the flat gradients."""
+        if not training:
+            return self._forward(inputs, False)[0].float().unsqueeze(1)
+        anchor = torch.zeros((), device=inputs.ids.device, requires_grad=True)
+        hidden = _Encode.apply(anchor, self, inputs, add)  # type: ignore[no-untyped-call]
+        return hidden.float().unsqueeze(1)  # type: ignore[no-any-return]
+
+    def _forward(self, inputs: Inputs, training: bool) -> tuple[Tensor, list[Any]]:
+        self.pieces.start(training)
+        hidden, saved = self.pieces.embed(self.flat, inputs, self.shape, 0)
+        stack: list[Any] = [saved]
+        for index, layer in enumerate(self.flat.layers[:-1]):
+            hidden, saved = self._layer(hidden, layer, inputs, 3 * index + 1)
+            stack.append(saved)
+        hidden, saved = self._last_layer(hidden, self.flat.layers[-1], inputs, 3 * len(self.flat.layers) - 2)
+        stack.append(saved)
+        return hidden, stack
+
+    def _backward(self, gradient: Tensor, inputs: Inputs, stack: list[Any], add: bool) -> None:
+        gradient = self._last_layer_backward(gradient, stack.pop(), self.flat.layers[-1], inputs, add)
+        for layer in reversed(self.flat.layers[:-1]):
+            gradient = self._layer_backward(gradient, stack.pop(), layer, add)
+        self.pieces.embed_backward(self.flat, inputs, gradient, stack.pop(), add)
+        self.pieces.finish_backward()
+
+    def _layer(self, x: Tensor, layer: Layer, inputs: Inputs, key: int) -> tuple[Tensor, Any]:
+        w, pieces = layer.weights, self.pieces
+        qkv = pieces.linear(x, w["qkv"], w["qkv_bias"])
+        context, attention = pieces.attention(qkv, inputs, self.shape, key)
+        y, rest = self._after_attention(context, x, layer, key)
+        return y, (x, context, attention, rest)
+
+    def _layer_backward(self, gradient: Tensor, saved: Any, layer: Layer, add: bool) -> Tensor:
+        x, context, attention, rest = saved
+        into, pieces = layer.gradients, self.pieces
+        d_context, d_x = self._after_attention_backward(gradient, context, rest, layer, add)
+        d_qkv = pieces.attention_backward(d_context, attention)
+        weight_gradient(d_qkv, x, into["qkv"], add)
+        pieces.column_sums(d_qkv, into["qkv_bias"], add)
+        return torch.addmm(d_x, d_qkv, layer.weights["qkv"])
+
+    def _last_layer(self, x: Tensor, layer: Layer, inputs: Inputs, key: int) -> tuple[Tensor, Any]:
+        """Only the first token of each row is read from it, so only they are asked, and only they go further."""
+        w, pieces, width = layer.weights, self.pieces, self.shape.hidden
+        first = x.index_select(0, inputs.first)
+        query = pieces.linear(first, w["qkv"][:width], w["qkv_bias"][:width])
+        keys_values = pieces.linear(x, w["qkv"][width:], w["qkv_bias"][width:])
+        context, attention = pieces.attention_of_first(query, keys_values, inputs, self.shape, key)
+        y, rest = self._after_attention(context, first, layer, key)
+        return y, (x, first, context, attention, rest)
+
+    def _last_layer_backward(self, gradient: Tensor, saved: Any, layer: Layer, inputs: Inputs, add: bool) -> Tensor:
+        x, first, context, attention, rest = saved
+        w, into, pieces, width = layer.weights, layer.gradients, self.pieces, self.shape.hidden
+        d_context, d_first = self._after_attention_backward(gradient, context, rest, layer, add)
+        d_query, d_keys_values = pieces.attention_of_first_backward(d_context, attention)
+        weight_gradient(d_query, first, into["qkv"][:width], add)
+        weight_gradient(d_keys_values, x, into["qkv"][width:], add)
+        pieces.column_sums(d_query, into["qkv_bias"][:width], add)
+        pieces.column_sums(d_keys_values, into["qkv_bias"][width:], add)
+        d_first = torch.addmm(d_first, d_query, w["qkv"][:width])
+        d_x = torch.mm(d_keys_values, w["qkv"][width:])
+        return d_x.index_add_(0, inputs.first, d_first)
+
+    def _after_attention(self, context: Tensor, residual: Tensor, layer: Layer, key: int) -> tuple[Tensor, Any]:
+        w, pieces, shape = layer.weights, self.pieces, self.shape
+        norm1, norm2 = (w["norm1_weight"], w["norm1_bias"]), (w["norm2_weight"], w["norm2_bias"])
+        projected = torch.mm(context, w["out"].t())
+        y, s1 = pieces.norm(projected, w["out_bias"], residual, norm1, shape.output_dropout, shape, key + 1)
+        up = torch.mm(y, w["up"].t())
+        activated = pieces.activate(up, w["up_bias"], shape)
+        down = torch.mm(activated, w["down"].t())
+        z, s2 = pieces.norm(down, w["down_bias"], y, norm2, shape.dropout, shape, key + 2)
+        return z, (y, up, activated, s1, s2)
+
+    def _after_attention_backward(
+        self, gradient: Tensor, context: Tensor, saved: Any, layer: Layer, add: bool
+    ) -> tuple[Tensor, Tensor]:
+        y, up, activated, s1, s2 = saved
+        w, into, pieces = layer.weights, layer.gradients, self.pieces
+        d_down, d_y = pieces.norm_backward(
+            gradient, s2, (into["down_bias"], into["norm2_weight"], into["norm2_bias"]), add
+        )
+        weight_gradient(d_down, activated, into["down"], add)
+        d_activated = torch.mm(d_down, w["down"])
+        d_up = pieces.activate_backward(d_activated, up, w["up_bias"], self.shape, into["up_bias"], add)
+        weight_gradient(d_up, y, into["up"], add)
+        d_y = torch.addmm(d_y, d_up, w["up"])
+        d_projected, d_residual = pieces.norm_backward(
+            d_y, s1, (into["out_bias"], into["norm1_weight"], into["norm1_bias"]), add
+        )
+        weight_gradient(d_projected, context, into["out"], add)
+        return torch.mm(d_projected, w["out"]), d_residual
+
+
+def weight_gradient(gradient: Tensor, x: Tensor, into: Tensor, add: bool) -> None:
+    """[out, in] from [tokens, out] and [tokens, in], straight into the flat buffer."""
+    if add:
+        torch.addmm(into, gradient.t(), x, out=into)
+    else:
+        torch.mm(gradient.t(), x, out=into)
+
+
+class _Encode(torch.autograd.Function):
+    """The whole encoder as one node of autograd; the anchor is there only to make it part of the graph."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, encoder: Encoder, inputs: Inputs, add: bool) -> Tensor:
+        hidden, ctx.stack = encoder._forward(inputs, True)
+        ctx.encoder, ctx.inputs, ctx.add = encoder, inputs, add
+        return hidden
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        stack, ctx.stack = ctx.stack, None
+        ctx.encoder._backward(gradient.contiguous(), ctx.inputs, stack, ctx.add)
+        return torch.zeros((), device=gradient.device), None, None, None

@@ -1,0 +1,126 @@
+"""Where each family of encoders keeps its weights, and whether the fast path computes exactly this model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LayerNames:
+    """Modules of one layer, relative to it."""
+
+    query: str
+    key: str
+    value: str
+    out: str
+    norm1: str
+    up: str
+    down: str
+    norm2: str
+
+
+BERT_LAYER = LayerNames(
+    "attention.self.query",
+    "attention.self.key",
+    "attention.self.value",
+    "attention.output.dense",
+    "attention.output.LayerNorm",
+    "intermediate.dense",
+    "output.dense",
+    "output.LayerNorm",
+)
+DISTILBERT_LAYER = LayerNames(
+    "attention.q_lin",
+    "attention.k_lin",
+    "attention.v_lin",
+    "attention.out_lin",
+    "sa_layer_norm",
+    "ffn.lin1",
+    "ffn.lin2",
+    "output_layer_norm",
+)
+
+
+@dataclass(frozen=True)
+class Family:
+    """How to read a model's shape off its configuration."""
+
+    layers: str
+    """The list of layers, relative to the base model."""
+    names: LayerNames
+    hidden: str = "hidden_size"
+    heads: str = "num_attention_heads"
+    dropout: str = "hidden_dropout_prob"
+    attention_dropout: str = "attention_probs_dropout_prob"
+    activation: str = "hidden_act"
+    dropout_after_attention: bool = True
+
+
+_BERT = Family("encoder.layer", BERT_LAYER)
+FAMILIES = {
+    "bert": _BERT,
+    "roberta": _BERT,
+    "xlm-roberta": _BERT,
+    "camembert": _BERT,
+    "electra": _BERT,
+    "distilbert": Family(
+        "transformer.layer", DISTILBERT_LAYER, "dim", "n_heads", "dropout", "attention_dropout", "activation", False
+    ),
+}
+
+ACTIVATIONS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the arithmetic needs to know of a model."""
+
+    hidden: int
+    heads: int
+    dropout: float
+    attention_dropout: float
+    output_dropout: float
+    """After the attention's output projection: DistilBERT has none there."""
+    gelu: str
+    epsilon: float
+
+    @property
+    def width(self) -> int:
+        return self.hidden // self.heads
+
+
+def why_not_fused(model: Any) -> str:
+    """Empty when the fast path computes exactly this model, else the reason in words."""
+    config = model.config
+    family = FAMILIES.get(config.model_type)
+    if family is None:
+        return f"{config.model_type} has no fused layers here"
+    if getattr(config, family.activation) not in ACTIVATIONS:
+        return f"its activation is {getattr(config, family.activation)}"
+    if hasattr(model.base_model, "embeddings_project"):
+        return "its embeddings are projected"
+    if getattr(config, family.hidden) % 64:
+        return f"its width is {getattr(config, family.hidden)}, which is no multiple of 64"
+    if getattr(config, "is_decoder", False) or getattr(config, "add_cross_attention", False):
+        return "it is a decoder"
+    if any(not parameter.requires_grad for parameter in model.base_model.parameters()):
+        return "some of its weights are frozen"
+    if any("lora" in name.lower() for name, _ in model.named_parameters()):
+        return "it has adapters"
+    return ""
+
+
+def shape_of(model: Any) -> Shape:
+    config = model.config
+    family = FAMILIES[config.model_type]
+    dropout = float(getattr(config, family.dropout))
+    return Shape(
+        hidden=getattr(config, family.hidden),
+        heads=getattr(config, family.heads),
+        dropout=dropout,
+        attention_dropout=float(getattr(config, family.attention_dropout)),
+        output_dropout=dropout if family.dropout_after_attention else 0.0,
+        gelu=ACTIVATIONS[getattr(config, family.activation)],
+        epsilon=float(getattr(config, "layer_norm_eps", 1e-12)),
+    )

@@ -1,0 +1,199 @@
+"""The pieces of a layer on the CPU, in torch operations.
+
+Dropout masks are compared out of 16 random bits each, drawn by numpy, because `bernoulli_` draws on one thread and
+64 bits a number: the rate is met to 1/65536 and the kept share is scaled by exactly what is kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from whet.engine.fused.encoder import Inputs
+from whet.engine.fused.families import Shape
+from whet.engine.fused.flat import FlatModel
+from whet.engine.packed import Layout
+
+aten = torch.ops.aten
+
+
+class CpuPieces:
+    """torch and oneDNN; padding exists only inside attention."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.step = 0
+        self.micro = 0
+        self.training = False
+        self._touched: list[tuple[Tensor, Tensor]] = []
+
+    def start(self, training: bool) -> None:
+        self.training = training
+
+    # Embeddings
+
+    def embed(self, flat: FlatModel, inputs: Inputs, shape: Shape, key: int) -> tuple[Tensor, Any]:
+        total = flat.weight("embeddings.word_embeddings.weight").index_select(0, inputs.ids)
+        total += flat.weight("embeddings.position_embeddings.weight").index_select(0, inputs.positions)
+        if flat.has("embeddings.token_type_embeddings.weight"):
+            table = flat.weight("embeddings.token_type_embeddings.weight")
+            total += table[0] if inputs.types is None else table.index_select(0, inputs.types)
+        gamma, beta = flat.weight("embeddings.LayerNorm.weight"), flat.weight("embeddings.LayerNorm.bias")
+        y, mean, rstd = aten.native_layer_norm(total, [shape.hidden], gamma, beta, shape.epsilon)
+        mask = self._mask(y.shape, shape.dropout, key, torch.float32)
+        hidden = y if mask is None else y * mask
+        return hidden.to(flat.matrices.compute_type), (total, mean, rstd, mask)
+
+    def embed_backward(self, flat: FlatModel, inputs: Inputs, gradient: Tensor, saved: Any, add: bool) -> None:
+        total, mean, rstd, mask = saved
+        d_y = gradient.float() if mask is None else gradient.float() * mask
+        gamma, beta = flat.weight("embeddings.LayerNorm.weight"), flat.weight("embeddings.LayerNorm.bias")
+        d_total, d_gamma, d_beta = aten.native_layer_norm_backward(
+            d_y, total, [total.shape[1]], mean, rstd, gamma, beta, [True, True, True]
+        )
+        _put(flat.gradient("embeddings.LayerNorm.weight"), d_gamma, add)
+        _put(flat.gradient("embeddings.LayerNorm.bias"), d_beta, add)
+        self._put_rows(flat.gradient("embeddings.word_embeddings.weight"), inputs.ids, d_total, add)
+        self._put_rows(flat.gradient("embeddings.position_embeddings.weight"), inputs.positions, d_total, add)
+        if flat.has("embeddings.token_type_embeddings.weight"):
+            types = torch.zeros_like(inputs.ids) if inputs.types is None else inputs.types
+            self._put_rows(flat.gradient("embeddings.token_type_embeddings.weight"), types, d_total, add)
+
+    def clean(self) -> None:
+        """Zero the embedding rows that this step touched: cheaper than zeroing the whole table."""
+        for table, rows in self._touched:
+            table.index_fill_(0, rows, 0)
+        self._touched.clear()
+
+    def _put_rows(self, into: Tensor, rows: Tensor, values: Tensor, add: bool) -> None:
+        """Sum values by row. Only rows that are touched are written; the others are zero since the last `clean`."""
+        unique, place = torch.unique(rows, return_inverse=True)
+        sums = torch.zeros(len(unique), values.shape[1]).index_add_(0, place, values)
+        if add:
+            sums += into.index_select(0, unique).float()
+        into.index_copy_(0, unique, sums.to(into.dtype))
+        self._touched.append((into, unique))
+
+    # Attention
+
+    def attention(self, qkv: Tensor, inputs: Inputs, shape: Shape, key: int) -> tuple[Tensor, Any]:
+        layout: Layout = inputs.layout
+        grid = qkv.new_zeros(layout.rows * layout.longest, qkv.shape[1]).index_copy_(0, layout.slots, qkv)
+        parts = grid.view(layout.rows, layout.longest, 3, shape.heads, shape.width).permute(2, 0, 3, 1, 4)
+        query, keys, values = parts.reshape(3, -1, layout.longest, shape.width).unbind(0)
+        context, saved = self._attend(query, keys, values, layout, shape, key)
+        context = context.view(layout.rows, shape.heads, layout.longest, shape.width).transpose(1, 2)
+        return context.reshape(-1, shape.hidden).index_select(0, layout.slots), (*saved, layout, shape)
+
+    def attention_backward(self, gradient: Tensor, saved: Any) -> Tensor:
+        *inner, layout, shape = saved
+        grid = gradient.new_zeros(layout.rows * layout.longest, shape.hidden).index_copy_(0, layout.slots, gradient)
+        grid = grid.view(layout.rows, layout.longest, shape.heads, shape.width).transpose(1, 2)
+        parts = self._attend_backward(grid.reshape(-1, layout.longest, shape.width), inner, shape)
+        joined = torch.stack(parts).view(3, layout.rows, shape.heads, layout.longest, shape.width)
+        return joined.permute(1, 3, 0, 2, 4).reshape(-1, 3 * shape.hidden).index_select(0, layout.slots)
+
+    def attention_of_first(
+        self, query: Tensor, keys_values: Tensor, inputs: Inputs, shape: Shape, key: int
+    ) -> tuple[Tensor, Any]:
+        layout: Layout = inputs.layout
+        grid = keys_values.new_zeros(layout.rows * layout.longest, keys_values.shape[1])
+        grid.index_copy_(0, layout.slots, keys_values)
+        parts = grid.view(layout.rows, layout.longest, 2, shape.heads, shape.width).permute(2, 0, 3, 1, 4)
+        keys, values = parts.reshape(2, -1, layout.longest, shape.width).unbind(0)
+        asked = query.view(layout.rows * shape.heads, 1, shape.width)
+        context, saved = self._attend(asked, keys, values, layout, shape, key)
+        return context.reshape(layout.rows, shape.hidden), (*saved, layout, shape)
+
+    def attention_of_first_backward(self, gradient: Tensor, saved: Any) -> tuple[Tensor, Tensor]:
+        *inner, layout, shape = saved
+        d_context = gradient.reshape(layout.rows * shape.heads, 1, shape.width)
+        d_query, d_keys, d_values = self._attend_backward(d_context, inner, shape)
+        joined = torch.stack((d_keys, d_values)).view(2, layout.rows, shape.heads, layout.longest, shape.width)
+        flat = joined.permute(1, 3, 0, 2, 4).reshape(-1, 2 * shape.hidden)
+        return d_query.reshape(layout.rows, shape.hidden), flat.index_select(0, layout.slots)
+
+    def _attend(
+        self, query: Tensor, keys: Tensor, values: Tensor, layout: Layout, shape: Shape, key: int
+    ) -> tuple[Tensor, Any]:
+        barred = (~layout.mask.view(layout.rows, 1, 1, -1)).to(query.dtype) * -1e30
+        barred = barred.expand(-1, shape.heads, 1, -1).reshape(-1, 1, layout.longest)
+        scores = torch.baddbmm(barred, query, keys.transpose(1, 2), alpha=shape.width**-0.5)
+        shares = torch.softmax(scores, -1)
+        mask = self._mask(shares.shape, shape.attention_dropout, key, shares.dtype)
+        kept = shares if mask is None else shares * mask
+        return torch.bmm(kept, values), (query, keys, values, shares, mask)
+
+    def _attend_backward(self, gradient: Tensor, saved: Any, shape: Shape) -> tuple[Tensor, Tensor, Tensor]:
+        query, keys, values, shares, mask = saved
+        kept = shares if mask is None else shares * mask
+        d_values = torch.bmm(kept.transpose(1, 2), gradient)
+        d_shares = torch.bmm(gradient, values.transpose(1, 2))
+        if mask is not None:
+            d_shares *= mask
+        d_scores = aten._softmax_backward_data(d_shares, shares, -1, shares.dtype)
+        d_scores *= shape.width**-0.5
+        return torch.bmm(d_scores, keys), torch.bmm(d_scores.transpose(1, 2), query), d_values
+
+    # The rest of a layer
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.linear(x, weight, bias.to(x.dtype))
+
+    def activate(self, x: Tensor, bias: Tensor, shape: Shape) -> Tensor:
+        x += bias.to(x.dtype)
+        return F.gelu(x, approximate=shape.gelu)
+
+    def activate_backward(
+        self, gradient: Tensor, x: Tensor, bias: Tensor, shape: Shape, into: Tensor, add: bool
+    ) -> Tensor:
+        d_x: Tensor = aten.gelu_backward(gradient, x, approximate=shape.gelu)
+        self.column_sums(d_x, into, add)
+        return d_x
+
+    def norm(
+        self, x: Tensor, bias: Tensor, residual: Tensor, weights: tuple[Tensor, Tensor], rate: float, shape: Shape, key: int
+    ) -> tuple[Tensor, Any]:
+        x += bias.to(x.dtype)
+        mask = self._mask(x.shape, rate, key, x.dtype)
+        total = x + residual if mask is None else torch.addcmul(residual, x, mask)
+        y, mean, rstd = aten.native_layer_norm(total, [shape.hidden], *weights, shape.epsilon)
+        return y, (total, mean, rstd, mask, weights)
+
+    def norm_backward(
+        self, gradient: Tensor, saved: Any, into: tuple[Tensor, Tensor, Tensor], add: bool
+    ) -> tuple[Tensor, Tensor]:
+        total, mean, rstd, mask, (gamma, beta) = saved
+        d_total, d_gamma, d_beta = aten.native_layer_norm_backward(
+            gradient, total, [total.shape[1]], mean, rstd, gamma, beta, [True, True, True]
+        )
+        d_x = d_total if mask is None else d_total * mask
+        self.column_sums(d_x, into[0], add)
+        _put(into[1], d_gamma, add)
+        _put(into[2], d_beta, add)
+        return d_x, d_total
+
+    def column_sums(self, x: Tensor, into: Tensor, add: bool) -> None:
+        _put(into, x.sum(0, dtype=torch.float32), add)
+
+    def finish_backward(self) -> None:
+        """Nothing is put off here."""
+
+    def _mask(self, shape: torch.Size, rate: float, key: int, kind: torch.dtype) -> Tensor | None:
+        """Factors 0 and 1 / kept share; a function of (seed, step, micro-batch, place in the model)."""
+        if not self.training or rate == 0:
+            return None
+        dropped = round(rate * 65536)
+        bits = np.random.SFC64(np.random.SeedSequence([self.seed, self.step, self.micro, key]))
+        count = shape.numel()
+        raw = np.random.Generator(bits).bytes(2 * count)
+        keep = torch.from_numpy(np.frombuffer(raw, dtype=np.uint16) >= dropped).view(shape)
+        return keep.to(kind).mul_(65536 / (65536 - dropped))
+
+
+def _put(into: Tensor, value: Tensor, add: bool) -> None:
+    into.add_(value) if add else into.copy_(value)

@@ -1,0 +1,139 @@
+"""A training step and a network on the fast path, with the interface of the general ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whet.config import TrainConfig
+from whet.data.batches import pack
+from whet.data.tokens import Tokens
+from whet.engine.devices import Hardware
+from whet.engine.feed import Batch, Network, Rows
+from whet.engine.fused.adamw import AdamW, norm_of_gradients, update_on_cpu
+from whet.engine.fused.encoder import Encoder, Inputs
+from whet.engine.fused.families import shape_of
+from whet.engine.fused.flat import FlatModel
+from whet.engine.fused.pieces_cpu import CpuPieces
+from whet.engine.packed import Layout, make_layout
+from whet.engine.step import LossOf, Stepper
+from whet.engine.tensors import Groups, load_model_tensors, model_tensors
+from whet.errors import ArtifactError
+
+
+class FusedNetwork(Network):
+    """Logits by the hand-written encoder and the library's own head."""
+
+    def __init__(self, model: Any, hardware: Hardware, used: Any, *, decay: bool, seed: int) -> None:
+        super().__init__(model, hardware.device)
+        kind = torch.bfloat16 if hardware.bf16 else torch.float32
+        self.flat = FlatModel(model, hardware.device, kind, used, decay)
+        self.pieces = CpuPieces(seed)
+        self.encoder = Encoder(self.flat, shape_of(model), self.pieces)
+        self.add = False
+        self.why = ""
+
+    @property
+    def path(self) -> str:
+        return "fused"
+
+    def logits(self, batch: Batch) -> Tensor:
+        training = self.model.training and torch.is_grad_enabled()
+        hidden = self.encoder.first_hidden(self._inputs(batch), training=training, add=self.add)
+        return head_logits(self.model, hidden)
+
+    def collate(self, tokens: Tokens, rows: Rows) -> Batch:
+        packed = pack(tokens, rows)
+        shift = self._packed.shift if self._packed else 0
+        inputs = {
+            "input_ids": torch.from_numpy(self.flat.new_id[packed.input_ids]),
+            "position_ids": torch.from_numpy(packed.position_ids + shift),
+        }
+        if packed.token_type_ids is not None:
+            inputs["token_type_ids"] = torch.from_numpy(packed.token_type_ids)
+        labels = None if packed.labels is None else torch.from_numpy(packed.labels)
+        return Batch(inputs, labels, make_layout(packed.cu_seqlens, self.device))
+
+    def _inputs(self, batch: Batch) -> Inputs:
+        layout = batch.layout
+        assert isinstance(layout, Layout)
+        return Inputs(
+            batch.inputs["input_ids"],
+            batch.inputs["position_ids"],
+            batch.inputs.get("token_type_ids"),
+            layout.offsets,
+            layout.first,
+            layout.longest,
+            layout,
+        )
+
+
+def head_logits(model: Any, hidden: Tensor) -> Tensor:
+    """The library's own head on [rows, 1, width], with the encoder's output put in its place."""
+    base = model.base_model
+    if getattr(base, "pooler", None) is not None:
+        return model.classifier(model.dropout(base.pooler(hidden)))  # type: ignore[no-any-return]
+    if hasattr(model, "pre_classifier"):
+        pooled = torch.relu(model.pre_classifier(hidden[:, 0]))
+        return model.classifier(model.dropout(pooled))  # type: ignore[no-any-return]
+    return model.classifier(hidden)  # type: ignore[no-any-return]
+
+
+class FusedStepper(Stepper):
+    """The general step with flat gradients and a flat update."""
+
+    def __init__(self, network: FusedNetwork, loss_of: LossOf, config: TrainConfig, hardware: Hardware) -> None:
+        self.network, self.rule = network, AdamW.of(config)
+        super().__init__(
+            model=network.model,
+            loss_of=loss_of,
+            optimizer=None,
+            hardware=hardware,
+            clip=config.clip,
+            seed=config.seed,
+            micro_rows=config.batch_size,
+        )
+
+    def backward(self, batch: Batch, weight: float, *, step: int = 0, micro: int = 0) -> Tensor:
+        self.network.add = micro > 0
+        self.network.pieces.step, self.network.pieces.micro = step, micro
+        loss = self.loss_of(batch) / weight
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def zero(self) -> None:
+        """Matrices are overwritten by the next step; what autograd adds to, and embedding rows, are zeroed."""
+        self.network.flat.zero_head()
+        self.network.pieces.clean()
+
+    def tensors(self) -> Groups:
+        flat = self.network.flat
+        flat.write_back()
+        moments = flat.moments()
+        moments["rows"] = torch.from_numpy(flat.used)
+        return {"model": model_tensors(self.model), "optimizer": moments}
+
+    def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+        flat, saved = self.network.flat, dict(groups["optimizer"])
+        rows = saved.pop("rows", None)
+        if rows is None or not np.array_equal(rows.cpu().numpy(), flat.used):
+            raise ArtifactError("The checkpoint's vocabulary rows are not those of this data.")
+        load_model_tensors(groups["model"], self.model)
+        own = flat.moments()
+        for name in own.keys() ^ saved.keys():
+            raise ArtifactError(f"The checkpoint and this model differ in the optimizer state of {name!r}.")
+        for name, tensor in own.items():
+            tensor.copy_(saved[name])
+        flat.read_in()
+
+    def _update(self, step: int, loss: Tensor, rate: float) -> None:
+        norm = norm_of_gradients(self.network.flat)
+        good = self.note(step, loss, norm)
+        if bool(good):
+            scale = min(1.0, self.clip / (float(norm) + 1e-6)) if self.clip > 0 else 1.0
+            update_on_cpu(self.network.flat, self.rule, step + 1, rate, scale)
+        self.zero()

@@ -1,0 +1,67 @@
+"""Which of the engine's paths trains this model: the fastest that computes the same training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whet.config import TrainConfig
+from whet.data.tokens import Tokens
+from whet.engine.devices import Hardware
+from whet.engine.feed import Batch, Network
+from whet.engine.fused.families import why_not_fused
+from whet.engine.losses import Loss
+from whet.engine.optim import make_adamw
+from whet.engine.step import Stepper
+
+CHUNK = 10_000_000
+
+
+def choose_path(
+    model: Any, loss: Loss, config: TrainConfig, hardware: Hardware, tokens: Sequence[Tokens]
+) -> tuple[Network, Stepper]:
+    """A network and the stepper that trains it; `tokens` are all the rows it will ever see."""
+    reason = why_not_fused(model) or _why_not_here(hardware)
+    if not reason:
+        from whet.engine.fused.step import FusedNetwork, FusedStepper
+
+        used = used_ids(tokens, model.config.vocab_size)
+        fused = FusedNetwork(model, hardware, used, decay=config.weight_decay > 0, seed=config.seed)
+        return fused, FusedStepper(fused, _loss_of(fused, loss), config, hardware)
+    network = Network(model, hardware.device)
+    network.why = "; ".join(filter(None, (reason, network.why_padded)))
+    stepper = Stepper(
+        model=model,
+        loss_of=_loss_of(network, loss),
+        optimizer=make_adamw(model, config),
+        hardware=hardware,
+        clip=config.clip,
+        seed=config.seed,
+        micro_rows=config.batch_size,
+    )
+    return network, stepper
+
+
+def used_ids(tokens: Sequence[Tokens], vocabulary: int) -> np.ndarray[Any, Any]:
+    """Every token id that occurs, in order. Read in pieces: a large table is mapped from disk."""
+    seen = np.zeros(vocabulary, dtype=bool)
+    for table in tokens:
+        for start in range(0, len(table.ids), CHUNK):
+            seen[table.ids[start : start + CHUNK]] = True
+    return np.flatnonzero(seen)
+
+
+def _why_not_here(hardware: Hardware) -> str:
+    return "" if hardware.device.type == "cpu" else f"fused layers do not run on {hardware.device.type} here"
+
+
+def _loss_of(network: Network, loss: Loss) -> Any:
+    def total(batch: Batch) -> Tensor:
+        assert isinstance(batch.labels, torch.Tensor)
+        return loss.total(network.logits(batch), batch.labels)
+
+    return total

@@ -1,0 +1,130 @@
+"""The hand-written encoder computes the library's model: same logits, same gradients, same training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import random_tokens, small_model
+from whet.config import TrainConfig
+from whet.data.batches import Order
+from whet.data.columns import Task
+from whet.engine.devices import Hardware
+from whet.engine.feed import Network, TokenFeed
+from whet.engine.fused.step import FusedNetwork, FusedStepper
+from whet.engine.losses import Loss
+from whet.engine.optim import make_adamw
+from whet.engine.step import Stepper
+
+CPU = torch.device("cpu")
+FLOAT32 = Hardware(CPU, "float32", "")
+ROWS = np.arange(6)
+FAMILIES = ("bert", "roberta", "distilbert", "electra")
+TASK = Task("binary", ("no", "yes"))
+
+
+def tokens_for(family: str, rows: int = 6) -> Any:
+    return random_tokens(rows=rows, types=family in ("bert", "electra"))
+
+
+def used_ids(tokens: Any) -> Any:
+    return np.unique(tokens.ids)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_equal_those_of_the_library(family: str) -> None:
+    tokens = tokens_for(family)
+    model = small_model(family, width=64).eval()
+    general = Network(model, CPU)
+    expected = general.logits(general.collate(tokens, ROWS))
+    fused = FusedNetwork(small_model(family, width=64).eval(), FLOAT32, used_ids(tokens), decay=False, seed=0)
+    torch.testing.assert_close(fused.logits(fused.collate(tokens, ROWS)), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_equal_those_of_the_library(family: str) -> None:
+    tokens = tokens_for(family)
+    general = Network(small_model(family, width=64).train(), CPU)
+    general.logits(general.collate(tokens, ROWS)).square().sum().backward()
+    fused = FusedNetwork(small_model(family, width=64).train(), FLOAT32, used_ids(tokens), decay=False, seed=0)
+    fused.logits(fused.collate(tokens, ROWS)).square().sum().backward()
+    for name, parameter in general.model.named_parameters():
+        group = fused.flat._group(name)
+        ours = group.view(group.gradient, name)
+        expected = parameter.grad if name != fused.flat.word else parameter.grad[fused.flat.used]
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name} {text}")
+
+
+def train(kind: str, steps: int = 12, **settings: Any) -> tuple[Any, list[float]]:
+    tokens = tokens_for("bert", rows=20)
+    config = TrainConfig(learning_rate=1e-3, batch_size=8, **settings)
+    model, loss = small_model("bert", width=64), Loss(TASK)
+    if kind == "fused":
+        network: Any = FusedNetwork(model, FLOAT32, used_ids(tokens), decay=config.weight_decay > 0, seed=0)
+        stepper: Any = FusedStepper(network, lambda b: loss.total(network.logits(b), b.labels), config, FLOAT32)
+    else:
+        network = Network(model, CPU)
+        stepper = Stepper(
+            model=model,
+            loss_of=lambda b: loss.total(network.logits(b), b.labels),
+            optimizer=make_adamw(model, config),
+            hardware=FLOAT32,
+            clip=config.clip,
+            seed=0,
+            micro_rows=config.batch_size,
+        )
+    stepper.micro_rows = config.batch_size // config.accumulate
+    feed = TokenFeed(tokens, Order(rows=20, batch_size=8, seed=0), network, loss)
+    losses = []
+    for step in range(steps):
+        rows = feed.order.at(step)
+        stepper(step, feed, rows, rows, config.learning_rate)
+        losses.append(float(stepper.window.loss))
+        stepper.window.clear()
+    return stepper.tensors()["model"], losses
+
+
+@pytest.mark.parametrize("settings", [{}, {"weight_decay": 0.1}, {"clip": 0.05}, {"clip": 0.0}, {"accumulate": 4}])
+def test_training_equals_the_general_path(settings: dict[str, Any]) -> None:
+    expected, expected_losses = train("general", **settings)
+    weights, losses = train("fused", **settings)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
+    for name in expected:
+        torch.testing.assert_close(weights[name], expected[name], rtol=2e-3, atol=2e-5, msg=name)
+
+
+def test_training_with_dropout_repeats_itself_to_the_bit() -> None:
+    def once() -> dict[str, torch.Tensor]:
+        tokens, loss = tokens_for("bert", rows=8), Loss(TASK)
+        network = FusedNetwork(small_model("bert", width=64, dropout=0.1), FLOAT32, None, decay=False, seed=3)
+        stepper = FusedStepper(network, lambda b: loss.total(network.logits(b), b.labels), TrainConfig(), FLOAT32)
+        feed = TokenFeed(tokens, Order(rows=8, batch_size=8, seed=0), network, loss)
+        for step in range(3):
+            stepper(step, feed, np.arange(8), np.arange(8), 1e-3)
+        return {name: tensor.clone() for name, tensor in stepper.tensors()["model"].items()}
+
+    first, second = once(), once()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_dropout_drops_the_asked_share() -> None:
+    from whet.engine.fused.pieces_cpu import CpuPieces
+
+    pieces = CpuPieces(0)
+    pieces.start(True)
+    mask = pieces._mask(torch.Size((1000, 1000)), 0.1, 1, torch.float32)
+    assert mask is not None
+    assert float((mask == 0).float().mean()) == pytest.approx(0.1, abs=2e-3)
+    assert float(mask.mean()) == pytest.approx(1.0, abs=2e-3)
+
+
+def test_rows_that_no_text_uses_stay_as_they_were() -> None:
+    before = small_model("bert", width=64).bert.embeddings.word_embeddings.weight.detach().clone()
+    weights, _ = train("fused")
+    unused = np.setdiff1d(np.arange(400), used_ids(tokens_for("bert", rows=20)))
+    after = weights["bert.embeddings.word_embeddings.weight"]
+    assert torch.equal(after[unused], before[unused])
+    assert not torch.equal(after, before)
