@@ -7,7 +7,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from whet.engine.devices import peak_memory_mb, synchronize
+import torch
+
+from whet.engine.devices import is_memory_error, peak_memory_mb, synchronize
+from whet.engine.feed import Rows
 from whet.engine.model import parameter_count
 from whet.errors import EnvironmentFault
 from whet.prepare import Job
@@ -48,9 +51,11 @@ def estimate(job: Job) -> Estimate:
 
 
 def require_disk(path: Path, needed: Estimate) -> None:
-    """Stop before training when the disk cannot hold what will be written."""
+    """Stop before training when the disk cannot hold what will be written; checkpoints of before make room."""
     existing = next(parent for parent in (path, *path.resolve().parents) if parent.exists())
     free = shutil.disk_usage(existing).free / 2**20
+    own = (file for file in (path / "checkpoints").rglob("*") if file.is_file() and not file.is_symlink())
+    free += sum(file.stat().st_size for file in own) / 2**20
     if free < needed.disk_mb:
         raise EnvironmentFault(
             f"The run needs about {needed.disk_mb:.0f} MB in {str(path)!r}, and {free:.0f} MB are free.",
@@ -59,9 +64,21 @@ def require_disk(path: Path, needed: Estimate) -> None:
 
 
 def _seconds_a_row(job: Job) -> float:
+    """Fewer rows where a whole micro-batch does not fit: training itself finds out, and says so."""
     rows = job.feed.order.batch(0, 0)[: job.stepper.micro_rows]
-    started = 0.0
     job.network.model.train()
+    while True:
+        try:
+            return _time(job, rows)
+        except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
+            if not is_memory_error(error) or len(rows) <= 1:
+                raise
+            rows = rows[: len(rows) // 2]
+        job.stepper.zero()
+
+
+def _time(job: Job, rows: Rows) -> float:
+    started = 0.0
     for _ in range(2):
         synchronize(job.hardware.device)
         started = time.monotonic()

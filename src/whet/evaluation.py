@@ -23,8 +23,13 @@ SHOWN_CHARACTERS = 300
 class Evaluator:
     """Called by the loop with the state; also evaluates other splits once training is over."""
 
-    def __init__(self, job: Job, between: Callable[[], None]) -> None:
-        self.job, self.between = job, between
+    def __init__(
+        self,
+        job: Job,
+        between: Callable[[], None] = lambda: None,
+        smaller: Callable[[int], None] = lambda rows: None,
+    ) -> None:
+        self.job, self.between, self.smaller = job, between, smaller
         config = job.prepared.config
         self.batch_rows = config.evaluate.eval_batch_size
         self.probe = probe_rows(len(job.feed.tokens), config.evaluate.probe_rows, config.train.seed)
@@ -69,7 +74,13 @@ class Evaluator:
             batch_rows=self.batch_rows,
             rows=rows,
             between=self.between,
+            smaller=self._take_fewer,
         )
+
+    def _take_fewer(self, rows: int) -> None:
+        """Memory ran out: the rest of the run evaluates so many rows at a time."""
+        self.batch_rows = rows
+        self.smaller(rows)
 
     def _worst(self, split: str, logits: Array, labels: Array, answers: Array) -> list[dict[str, Any]]:
         """The most wrong rows with their text, so that a page can show them without the data set."""

@@ -7,7 +7,8 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,20 +16,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import whet
-from whet.engine.checkpoint import CheckpointFolder, load
+from whet.engine.checkpoint import CheckpointFolder, sync_folder, sync_tree
 from whet.engine.model import save_model
-from whet.engine.tensors import load_model_tensors
-from whet.errors import ArtifactError
+from whet.errors import ArtifactError, EnvironmentFault
 from whet.evaluation import Evaluator
 from whet.metrics.baseline import majority
 from whet.metrics.scores import predicted, probabilities
-from whet.prepare import Job, Say
+from whet.prepare import Job
 from whet.records import Record, Start
 from whet.runs.store import RunFolder
 
 if TYPE_CHECKING:
     from whet.data.columns import Task
     from whet.engine.devices import Hardware
+    from whet.engine.feed import Network
 
 Array = np.ndarray[Any, Any]
 PACKAGES = (
@@ -55,15 +56,16 @@ def describe_run(folder: RunFolder, job: Job) -> None:
             "labels": list(prepared.examples.task.labels),
             "columns": dataclasses.asdict(prepared.examples.columns),
             "rows": {name: len(tokens) for name, tokens in prepared.tokens.items()},
+            "tokens": {name: tokens.fingerprint for name, tokens in prepared.tokens.items()},
             "max_length": prepared.max_length,
             "truncation": {name: dataclasses.asdict(tokens.ledger) for name, tokens in prepared.tokens.items()},
             "audit": prepared.audit.as_dict(),
         },
     )
-    folder.write_json("environment.json", describe_environment(job.hardware, job.network.why_padded))
+    folder.write_json("environment.json", describe_environment(job.hardware, job.network))
 
 
-def describe_environment(hardware: Hardware, why_padded: str) -> dict[str, Any]:
+def describe_environment(hardware: Hardware, network: Network) -> dict[str, Any]:
     """Versions, device, precision, and the path the engine takes with the reason."""
     import torch
 
@@ -79,14 +81,14 @@ def describe_environment(hardware: Hardware, why_padded: str) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "precision": hardware.precision,
         "precision_why": hardware.why,
-        "path": job.network.path,
-        "path_why": job.network.why,
+        "path": network.path,
+        "path_why": network.why,
     }
 
 
 def start_record(job: Job) -> Start:
     """What must be known to read the curves."""
-    from whet.train import now
+    from whet.recorder import now
 
     task, tokens = job.prepared.examples.task, job.prepared.tokens
     return Start(
@@ -125,13 +127,14 @@ def finish(
     checkpoints: CheckpointFolder,
     evaluator: Evaluator,
     append: Callable[[Record], None],
-    say: Say,
 ) -> None:
-    """The best step's weights, a last look at the test rows, predictions, the report."""
-    checkpoints.wait()
+    """The best step's weights, a last look at the test rows, model and predictions.
+
+    Interrupted anywhere in here, it is all done again: training is over and its last checkpoint is whole.
+    """
     best = job.state.best_step if job.state.best_step >= 0 else job.state.step
     if best != job.state.step:
-        load_model_tensors(load(checkpoints.folder(best)).tensors["model"], job.network.model)
+        job.stepper.load(checkpoints.load(best).tensors)
     logits: dict[str, Array] = {}
     for split in ("validation", "test"):
         if split not in job.prepared.tokens:
@@ -142,8 +145,24 @@ def finish(
             record, logits[split] = evaluator.measure(split, job.state)
             if split == "test":
                 append(record)
-    write_model(folder, job)
-    write_predictions(folder.path / "predictions.parquet", job, logits)
+    with _disk_faults(folder.path):
+        write_model(folder, job)
+        write_predictions(folder.path / "predictions.parquet", job, logits)
+        sync_folder(folder.path)
+
+
+@contextmanager
+def _disk_faults(path: Path) -> Iterator[None]:
+    """Every library has its own error for a full disk."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise EnvironmentFault(
+            f"The model could not be written to {str(path)!r}: {getattr(error, 'strerror', None) or error}.",
+            "The checkpoints are whole. Make room there and run the same command again.",
+        ) from None
 
 
 def write_model(folder: RunFolder, job: Job) -> None:
@@ -152,7 +171,9 @@ def write_model(folder: RunFolder, job: Job) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
     if target.is_symlink():
         raise ArtifactError(f"{str(target)!r} is a link, which a run folder never holds.")
+    job.stepper.tensors()  # brings the module up to date with what the step computes on
     save_model(job.network.model, job.prepared.tokenizer, scratch)
+    sync_tree(scratch)
     shutil.rmtree(target, ignore_errors=True)
     os.replace(scratch, target)
 
@@ -167,6 +188,8 @@ def write_predictions(path: Path, job: Job, logits: dict[str, Array]) -> None:
         return
     scratch = path.with_name(f".{path.name}.tmp")
     pq.write_table(pa.concat_tables(tables), scratch)
+    with open(scratch, "rb") as file:
+        os.fsync(file.fileno())
     os.replace(scratch, path)
 
 

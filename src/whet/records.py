@@ -160,6 +160,8 @@ def replay(records: Iterable[Record]) -> Iterator[Record]:
     for record in records:
         if isinstance(record, Resume):
             kept = [old for old in kept if not _taken_back(old, record.step)]
+        if isinstance(record, Start):  # written again where a run went on with other settings
+            kept = [old for old in kept if not isinstance(old, Start)]
         kept.append(record)
     yield from sorted(kept, key=_place)
 

@@ -306,5 +306,3 @@ def sync_tree(path: Path) -> None:
             with open(entry, "rb") as file:
                 os.fsync(file.fileno())
     sync_folder(path)
-
-

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from whet.data.tokens import Tokens
-from whet.engine.devices import Hardware
+from whet.engine.devices import Hardware, is_memory_error
 from whet.engine.feed import Network, Rows
 from whet.engine.step import precision
+from whet.errors import EnvironmentFault
 
 Array = np.ndarray[Any, Any]
 Interrupt = Callable[[], None]
 """Called between batches; raises to leave the evaluation early."""
+Smaller = Callable[[int], None]
+"""Called with the rows a batch that are left when memory ran out."""
 
 WORST_ROWS = 10
 
@@ -28,33 +32,51 @@ def compute_logits(
     batch_rows: int,
     rows: Rows | None = None,
     between: Interrupt = lambda: None,
+    smaller: Smaller = lambda rows: None,
 ) -> Array:
     """float32 logits of the rows (all of them, if not said), in input order.
 
-    Inside, rows of like length are computed together.
+    Inside, rows of like length are computed together; where memory runs out, half as many from there on.
     """
     chosen = np.arange(len(tokens), dtype=np.int64) if rows is None else rows
     if not len(chosen):
         return np.zeros((0, network.model.config.num_labels), dtype=np.float32)
     network.model.eval()
-    parts, order = [], []
+    # Longest first, so that memory is taken once and running out of it shows at once.
+    order = np.argsort(-tokens.lengths[chosen], kind="stable").astype(np.int64)
+    parts: list[Tensor] = []
+    done = 0
     # inference_mode would mark tensors that a later training step could not use; no_grad does not.
     with torch.no_grad(), precision(hardware):
-        for places in _by_length(tokens.lengths[chosen], batch_rows):
+        while done < len(order):
             between()
-            parts.append(network.logits(network.collate(tokens, chosen[places])).float())
-            order.append(places)
+            places = order[done : done + batch_rows]
+            try:
+                parts.append(network.logits(network.collate(tokens, chosen[places])).float())
+                done += len(places)
+                continue
+            except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
+                batch_rows = _half(error, len(places))
+            # Out here the error is gone, and with it what it held of the failed batch.
+            if hardware.device.type == "cuda":
+                torch.cuda.empty_cache()
+            smaller(batch_rows)
     logits = torch.cat(parts).cpu().numpy()
     result = np.empty_like(logits)
-    result[np.concatenate(order)] = logits
+    result[order] = logits
     return result
 
 
-def _by_length(lengths: Array, batch_rows: int) -> Iterator[Rows]:
-    """Longest first, so that memory is taken once and running out of it shows at once."""
-    order = np.argsort(-lengths, kind="stable").astype(np.int64)
-    for start in range(0, len(order), batch_rows):
-        yield order[start : start + batch_rows]
+def _half(error: BaseException, rows: int) -> int:
+    """Half as many rows if that may help; else the error, in words where it is about memory."""
+    if not is_memory_error(error):
+        raise error
+    if rows <= 1:
+        raise EnvironmentFault(
+            f"One row at a time does not fit into memory: {str(error).splitlines()[0][:200]}.",
+            "Try a shorter --max-length or a smaller --model.",
+        ) from None
+    return (rows + 1) // 2
 
 
 def probe_rows(rows: int, wanted: int, seed: int) -> Rows:

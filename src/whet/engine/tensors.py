@@ -63,6 +63,10 @@ def load_state_tensors(
         if name not in parameters:
             raise ArtifactError(f"The checkpoint has optimizer state for {name!r}, which this model does not have.")
         parameter = parameters[name]
+        if value.dim() and value.shape != parameter.shape:
+            raise ArtifactError(
+                f"The optimizer state of {name!r} has shape {tuple(value.shape)}, {tuple(parameter.shape)} here."
+            )
         # AdamW keeps its step counter on the host unless it is fused on an accelerator.
         device = parameter.device if kind != "step" or parameter.device.type == "cuda" else torch.device("cpu")
         optimizer.state[parameter][kind] = value.to(device).clone()
@@ -96,7 +100,8 @@ class Copies:
         if self.ready is None:
             return self.groups
         device = next(tensor.device for group in self.groups.values() for tensor in group.values() if tensor.is_cuda)
-        stream = torch.cuda.Stream(device)  # beside training's own stream, not in its queue
+        # Beside training's own stream, not in its queue.
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
             stream.wait_event(self.ready)
             found = {group: {name: t.cpu() for name, t in tensors.items()} for group, tensors in self.groups.items()}
@@ -121,8 +126,8 @@ def copy_tensors(groups: Mapping[str, Mapping[str, Tensor]]) -> Copies:
         )
     if not any(tensor.is_cuda for tensors in copies.values() for tensor in tensors.values()):
         return Copies({group: {n: t.cpu() for n, t in tensors.items()} for group, tensors in copies.items()})
-    ready = torch.cuda.Event()
-    ready.record()  # type: ignore[no-untyped-call]
+    ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    ready.record()
     return Copies(copies, ready)
 
 
@@ -150,4 +155,4 @@ def safetensors_pieces(tensors: Mapping[str, Tensor]) -> Iterator[Any]:
     for name in names:
         if tensors[name].numel():
             flat = tensors[name].detach().contiguous().reshape(-1).view(torch.uint8)
-            yield memoryview(flat.numpy())
+            yield flat.numpy().data

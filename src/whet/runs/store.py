@@ -1,17 +1,18 @@
 """The run folder: the only thing that curves, verdict, report, live page and compare read.
 
-    config.toml        everything needed to run it again, defaults written out
-    data.json          where the data came from, its fingerprint, the audit, what truncation cut
-    environment.json   versions, device, precision, the path the engine took and why
-    records.jsonl      one record a line, append-only
-    checkpoints/       step-000459/ …, each complete or absent
-    model/             a standard Hugging Face folder
-    predictions.parquet
-    report.html
+config.toml        everything needed to run it again, defaults written out
+data.json          where the data came from, its fingerprint, the audit, what truncation cut
+environment.json   versions, device, precision, the path the engine took and why
+records.jsonl      one record a line, append-only
+checkpoints/       step-000459/ …, each complete or absent
+model/             a standard Hugging Face folder
+predictions.parquet
+report.html
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -28,6 +29,7 @@ from whet.records import End, Record, from_line, replay, to_line
 RECORDS = "records.jsonl"
 CONFIG = "config.toml"
 LOCK = ".lock"
+_NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
 
 @dataclass(frozen=True)
@@ -49,17 +51,39 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: Config) -> RunFolder:
         """A new run in a folder that does not hold anything yet."""
+        run = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if path.is_symlink() or any(entry.name != LOCK for entry in path.iterdir()):
-                raise EnvironmentFault(
-                    f"The folder {str(path)!r} holds something else.", "Choose another one with --run; nothing was touched."
-                )
-            run = cls(path)
-            run.write_text(CONFIG, to_toml(config))
+            run._refuse_foreign()
+            with run.locked():
+                run._refuse_foreign()  # again: another process may have begun a run there in between
+                run.write_text(CONFIG, to_toml(config))
             return run
         except OSError as error:
             raise _unwritable(path, error) from None
+
+    def _refuse_foreign(self) -> None:
+        # A process that was killed while it began a run may have left these.
+        own = {LOCK, _scratch(CONFIG)}
+        if self.path.is_symlink() or any(entry.name not in own for entry in self.path.iterdir()):
+            raise EnvironmentFault(
+                f"The folder {str(self.path)!r} holds something else.",
+                "Choose another one with --run; nothing was touched.",
+            )
+
+    def refuse_links(self) -> None:
+        """A link could make the run write outside its folder."""
+        try:
+            found = [self.path, *self.path.iterdir()]
+            found += self.checkpoints.iterdir() if self.checkpoints.is_dir() else []
+        except OSError as error:
+            raise _unwritable(self.path, error) from None
+        for entry in found:
+            if entry.is_symlink():
+                raise EnvironmentFault(
+                    f"{str(entry)!r} is a link, which a run folder never holds.",
+                    "Remove it, or choose another --run; nothing was touched.",
+                )
 
     @property
     def name(self) -> str:
@@ -113,16 +137,27 @@ class RunFolder:
             last = record
         return isinstance(last, End) and last.reason in ("finished", "patience")
 
-    def append(self, record: Record, *, durable: bool = False) -> None:
-        """Add a record; `durable` when a checkpoint is about to rely on it."""
+    def append(self, record: Record) -> None:
+        """Add a record: one line, whole or not at all."""
+        line = (to_line(record) + "\n").encode("utf-8", errors="replace")
         try:
-            with open(self.path / RECORDS, "a", encoding="utf-8") as file:
-                file.write(to_line(record) + "\n")
-                file.flush()
-                if durable:
-                    os.fsync(file.fileno())
+            handle = os.open(self.path / RECORDS, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINKS, 0o644)
+            try:
+                before = os.fstat(handle).st_size
+                try:
+                    _write_all(handle, line)
+                except OSError:
+                    os.ftruncate(handle, before)  # a full disk: half a line would spoil the next one
+                    raise
+            finally:
+                os.close(handle)
         except OSError as error:
             raise _unwritable(self.path, error) from None
+
+    def sync_records(self) -> None:
+        """On disk, not only on its way there: a checkpoint is about to rely on the records before it."""
+        with open(self.path / RECORDS, "rb") as file:
+            os.fsync(file.fileno())
 
     def drop_torn_line(self) -> None:
         """Cut off the half line that a killed process may have left, before anything is appended."""
@@ -150,13 +185,16 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """Whole or not at all: a reader never sees half a file."""
-        target = self.path / name
-        scratch = target.with_name(f".{name}.tmp")
+        target, scratch = self.path / name, self.path / _scratch(name)
         try:
-            with open(scratch, "w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+            scratch.unlink(missing_ok=True)
+            handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            try:
+                # Texts of rows may hold what UTF-8 cannot; a file for people is not worth failing for.
+                _write_all(handle, text.encode("utf-8", errors="replace"))
+                os.fsync(handle)
+            finally:
+                os.close(handle)
             os.replace(scratch, target)
         except OSError as error:
             raise _unwritable(self.path, error) from None
@@ -170,15 +208,19 @@ class RunFolder:
             yield
             return
         try:
-            handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | _NO_LINKS, 0o644)
         except OSError as error:
             raise _unwritable(self.path, error) from None
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    yield  # some network file systems have no locks; training there is better than not at all
+                    return
                 raise EnvironmentFault(
-                    f"Another process is writing the run {str(self.path)!r}.", "Wait for it, or choose another --run."
+                    f"Another process is writing the run {str(self.path)!r}.",
+                    "Wait for it, or choose another --run.",
                 ) from None
             yield
         finally:
@@ -209,6 +251,15 @@ def _numbered(root: Path, name: str) -> Iterator[tuple[int, Path]]:
             match = re.fullmatch(re.escape(name) + r"-(\d{3,})", path.name)
             if match and path.is_dir() and not path.is_symlink():
                 yield int(match.group(1)), path
+
+
+def _scratch(name: str) -> str:
+    return f".{name}.tmp"
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(handle, data) :]
 
 
 def _unwritable(path: Path, error: OSError) -> EnvironmentFault:

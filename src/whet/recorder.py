@@ -1,0 +1,198 @@
+"""The one writer of a run: takes the loop's events, appends records, saves, restores, finishes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from whet.errors import ArtifactError, Diverged, Interrupted, WhetError
+from whet.interrupts import Interrupts
+from whet.prepare import Job, Say
+from whet.records import End, Finding, Record, Resume, Save, Start
+from whet.runs.store import RunFolder
+
+Listener = Callable[[Any, Job], None]
+"""Called with every event of the loop."""
+
+
+class Recorder:
+    """From the first record, or from the newest whole checkpoint, to the end of the plan."""
+
+    def __init__(self, folder: RunFolder, job: Job, interrupts: Interrupts, say: Say, listen: Listener) -> None:
+        from whet.engine.checkpoint import CheckpointFolder
+        from whet.evaluation import Evaluator
+
+        self.folder, self.job, self.interrupts, self.say, self.listen = folder, job, interrupts, say, listen
+        self.checkpoints = CheckpointFolder(folder.checkpoints, keep=job.prepared.config.run.keep)
+        self.evaluator = Evaluator(job, interrupts.check, self._evaluates_fewer)
+
+    def run(self, *, resuming: bool, changed: str = "") -> None:
+        """`changed` says in words what differs from the settings that the run was begun with."""
+        from whet.finish import describe_run, finish, start_record
+
+        self.folder.drop_torn_line()
+        resumed = resuming and self._restore(changed)
+        describe_run(self.folder, self.job)
+        if changed or not resumed:
+            self._append(start_record(self.job))
+        try:
+            ended = self._train()
+            finish(self.folder, self.job, self.checkpoints, self.evaluator, self._append)
+            self._append(ended)
+        except Interrupted:
+            self._append(self._end(self.interrupts.reason))
+            raise
+        except Diverged as error:
+            self._write_down(error)
+            raise
+        finally:
+            with contextlib.suppress(WhetError):  # what went wrong first is on its way to the user
+                self.checkpoints.wait()
+            write_report_quietly(self.folder, self.say)
+
+    def _train(self) -> End:
+        """The loop, to its end or to a checkpoint of where it was interrupted."""
+        try:
+            ended = self._loop()
+            self.checkpoints.wait()
+            return ended
+        except Interrupted:
+            self._save("interrupted")
+            self.checkpoints.wait()
+            self.say(f"Saved step {self.job.state.step} in {self.folder.path}.")
+            raise
+
+    def _loop(self) -> End:
+        from whet.engine.loop import SavePoint, train
+
+        job = self.job
+        for event in train(job.state, job.plan, job.feed, job.stepper, job.rate, self.evaluator):
+            if isinstance(event, End):
+                return event
+            if isinstance(event, Record):
+                self._append(event)
+            else:
+                self.listen(event, job)
+            if isinstance(event, SavePoint):
+                self._save(event.reason)
+            self.checkpoints.poll()
+            if isinstance(event, Finding):
+                self.say(event.sentence)
+            else:  # a finding comes in the middle of a step, where there is nothing whole to save
+                self.interrupts.check()
+        raise AssertionError("the loop ends with an End record")
+
+    def _append(self, record: Record) -> None:
+        self.folder.append(record)
+        self.listen(record, self.job)
+
+    def _save(self, reason: str) -> None:
+        """Save in the background; the record is written once the checkpoint is whole."""
+        from whet.engine.checkpoint import Checkpoint
+        from whet.engine.loop import as_values, check_finite
+
+        job = self.job
+        if job.state.saved == job.state.step:
+            return
+        check_finite(job.stepper, job.feed)
+        # A save that no schedule asked for must not stand in for the one that the schedule asks for here.
+        job.state.saved = -1 if reason == "interrupted" else job.state.step
+        values = {
+            **as_values(job.state, job.stepper),
+            "reason": reason,
+            "evaluation_rows": self.evaluator.batch_rows,
+        }
+        record = Save(step=job.state.step, path=self._name(job.state.step), reason=reason)
+        self.checkpoints.save(
+            Checkpoint(job.state.step, job.stepper.tensors(), values),
+            job.state.best_step,
+            before=self.folder.sync_records,
+            done=lambda: self._append(record),
+        )
+
+    def _name(self, step: int) -> str:
+        return f"checkpoints/{self.checkpoints.folder(step).name}"
+
+    def _restore(self, changed: str) -> bool:
+        """Go on from the newest whole checkpoint; say which ones were not whole."""
+        from whet.engine.loop import restore_values
+
+        checkpoint, passed_over = self.checkpoints.load_newest()
+        for line in passed_over:
+            self.say(f"Passed over: {line}")
+        recorded = any(isinstance(record, Start) for record in self.folder.all_records())
+        if checkpoint is None:
+            if passed_over:
+                raise ArtifactError(
+                    f"No checkpoint of {str(self.folder.path)!r} is whole.", "Start again with another --run."
+                )
+            return recorded and self._begin_again()
+        if not recorded:
+            raise ArtifactError(
+                f"{str(self.folder.path)!r} has checkpoints and no records: what was measured before is gone.",
+                "Start again with another --run.",
+            )
+        self.checkpoints.set_aside_after(checkpoint.step)
+        self.job.stepper.load(checkpoint.tensors)
+        restore_values(dict(checkpoint.values), self.job.state, self.job.stepper)
+        self.evaluator.batch_rows = int(checkpoint.values.get("evaluation_rows", self.evaluator.batch_rows))
+        name, notes = self._name(checkpoint.step), [*passed_over, *([changed] if changed else [])]
+        self._append(Resume(step=checkpoint.step, path=name, note="; ".join(notes), time=now()))
+        # The process may have died between completing this checkpoint and recording it.
+        self._append(Save(step=checkpoint.step, path=name, reason=str(checkpoint.values["reason"])))
+        self.say(f"Resuming {self.folder.path} from step {checkpoint.step} of {self.job.plan.total_steps}.")
+        return True
+
+    def _begin_again(self) -> bool:
+        """The run was cut off before its first checkpoint: everything recorded is taken back."""
+        self._append(Resume(step=0, path="", note="no checkpoint yet", time=now()))
+        self.say(f"Resuming {self.folder.path} from the beginning: it has no checkpoint yet.")
+        return True
+
+    def _evaluates_fewer(self, rows: int) -> None:
+        finding = Finding(
+            step=self.job.state.step,
+            about="memory",
+            sentence=f"Out of memory: evaluations take {rows} rows at a time from here on.",
+            details={"evaluation_rows": rows},
+        )
+        self._append(finding)
+        self.say(finding.sentence)
+
+    def _write_down(self, error: Diverged) -> None:
+        """The rows of the step that was not finite, for a person to look at."""
+        split = self.job.prepared.examples.splits["train"]
+        step, rows = getattr(error, "step", self.job.state.step), getattr(error, "rows", [])
+        self.folder.write_json(
+            "divergence.json",
+            {"step": step + 1, "message": str(error), "rows": [split[int(row)] for row in rows]},
+        )
+        self.say(f"The {len(rows)} rows of step {step + 1} are in {self.folder.path / 'divergence.json'}.")
+        self._append(self._end("diverged", step))
+
+    def _end(self, reason: str, step: int | None = None) -> End:
+        state = self.job.state
+        return End(
+            step=state.step if step is None else step,
+            reason=reason,
+            best_step=state.best_step,
+            best_score=state.best_score,
+            seconds=round(state.seconds, 3),
+        )
+
+
+def write_report_quietly(folder: RunFolder, say: Say) -> None:
+    """The report is for people to look at; a run is never lost for it."""
+    try:
+        from whet.runs.report import write_report
+
+        write_report(folder)
+    except Exception as error:
+        say(f"The report could not be written: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+
+
+def now() -> str:
+    """The time of day, for people; nothing is ordered by it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
