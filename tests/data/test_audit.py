@@ -111,3 +111,10 @@ def test_unlabelled_data_can_be_audited() -> None:
 
     report = audit(load_examples({"text": [text(1), text(1)]}, labelled=False))
     assert found(report, "duplicate")[0].count == 1
+
+
+def test_leak_is_found_wherever_the_made_split_put_the_row() -> None:
+    rows = labelled(40)
+    for seed in range(5):
+        report = audit(load({"train": table(rows), "test": table([rows[0], (text(99), "bad")])}, split_seed=seed))
+        assert [finding.code for finding in report.errors] == ["leak"]

@@ -103,3 +103,16 @@ def test_no_test_is_made_where_validation_is_given() -> None:
         {"text": [t for t, _ in rows], "label": [y for _, y in rows]} for rows in (labelled(100), labelled(10))
     )
     assert set(load({"train": train, "validation": other}).splits) == {"train", "validation"}
+
+
+def test_many_rows_are_split_by_chance_with_the_same_promises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whet.data.splits.LARGE", 1000)
+    rng = np.random.default_rng(0)
+    labels = np.concatenate([np.zeros(50_000, np.int16), np.ones(200, np.int16)])
+    keys = rng.integers(0, 40_000, len(labels)).astype(np.uint64)
+    sides = assign(keys, labels, BINARY, validation_share=0.1, test_share=0.2, seed=3)
+    assert abs((sides == 1).mean() - 0.1) < 0.01
+    assert abs((sides == 2).mean() - 0.2) < 0.01
+    assert set(sides[labels == 1].tolist()) == {0, 1, 2}
+    owner: dict[int, int] = {}
+    assert all(owner.setdefault(key, side) == side for key, side in zip(keys.tolist(), sides.tolist(), strict=True))

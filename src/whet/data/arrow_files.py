@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.config import DataConfig
-from whet.data.raw import Batches, Part, RawSplit, batch_rows, from_table
+from whet.data.raw import Batches, Part, RawSplit, batch_rows, from_table, printable
 from whet.errors import DataError
 
 
@@ -22,7 +22,8 @@ def read_parquet(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
             schema, rows = file.schema_arrow, file.metadata.num_rows
             groups = range(file.metadata.num_row_groups)
             size = sum(file.metadata.row_group(index).total_byte_size for index in groups)
-    except (pa.ArrowException, OSError) as error:
+            _ = schema.names  # decoded on the way: names that are no text come up here
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _not_readable(path, "Parquet", error) from None
 
     def read(columns: Sequence[str] | None = None) -> Batches:
@@ -48,7 +49,8 @@ def read_arrow(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
         except pa.ArrowInvalid:
             source.seek(0)
             table = pa.ipc.open_stream(source).read_all()
-    except (pa.ArrowException, OSError) as error:
+        _ = table.schema.names
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _not_readable(path, "Arrow", error) from None
     split = from_table(table, path.name)
     return _split(table.schema, split.read, Part(path.name, table.num_rows, path.stat().st_size))
@@ -66,7 +68,12 @@ def _split(schema: Any, read: Any, part: Part) -> RawSplit:
     kept = pa.schema([field for field in schema if field.name not in nested], metadata=schema.metadata)
 
     def read_kept(columns: Sequence[str] | None = None) -> Batches:
-        yield from read(kept.names if columns is None else columns)
+        for batch in read(kept.names if columns is None else columns):
+            try:
+                batch.validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise DataError(f"its content is damaged: {_first_line(error)}.", file=part.file) from None
+            yield batch
 
     return RawSplit(kept, read_kept, (part,), declared_names(schema.metadata or {}), nested)
 
@@ -86,5 +93,8 @@ def declared_names(metadata: dict[bytes, bytes]) -> dict[str, tuple[str, ...]]:
 
 
 def _not_readable(path: Path, kind: str, error: Exception) -> DataError:
-    reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-    return DataError(f"it cannot be read as {kind}: {reason}.", file=path.name)
+    return DataError(f"it cannot be read as {kind}: {_first_line(error)}.", file=path.name)
+
+
+def _first_line(error: Exception) -> str:
+    return printable(str(error).splitlines()[0].rstrip(".")) if str(error) else type(error).__name__

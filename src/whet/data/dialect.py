@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from whet.config import DataConfig
@@ -54,11 +55,11 @@ class Attempt:
     rows: tuple[tuple[str, ...], ...]
     broken: bool
 
-    @property
+    @cached_property
     def width(self) -> int:
         return Counter(len(row) for row in self.rows).most_common(1)[0][0] if self.rows else 0
 
-    @property
+    @cached_property
     def agreeing(self) -> float:
         """The share of rows that have the commonest number of columns."""
         return sum(len(row) == self.width for row in self.rows) / len(self.rows) if self.rows else 0.0
@@ -120,11 +121,11 @@ def _best_quoting(sample: Sequence[str], whole: bool, delimiter: str, config: Da
     quoted = Dialect(delimiter)
     if config.quoting == "no" or (delimiter == NO_DELIMITER and config.quoting == "auto"):
         return _attempt(sample, whole, bare)
-    if any(re.search(re.escape(delimiter) + ' +"', line) for line in sample) and delimiter != " ":
-        loose = _attempt(sample, whole, replace(quoted, skip_blank=True))
-        if not loose.broken and loose.agreeing == 1.0:
-            return loose
     attempt = _attempt(sample, whole, quoted)
+    if any(f"{delimiter} " in line and ' "' in line for line in sample):
+        loose = _attempt(sample, whole, replace(quoted, skip_blank=True))
+        if not loose.broken and loose.agreeing == 1.0 and _blanks_hide_quotes(attempt, loose):
+            return loose
     if not attempt.broken:
         return attempt
     if any('\\"' in line for line in sample):
@@ -136,6 +137,17 @@ def _best_quoting(sample: Sequence[str], whole: bool, delimiter: str, config: Da
         if unquoted.consistent and _quotes_are_text(unquoted.rows):
             return unquoted
     return attempt
+
+
+def _blanks_hide_quotes(strict: Attempt, loose: Attempt) -> bool:
+    """Blanks before a quote keep it from enclosing a field: a, "b" is meant as two plain words."""
+    if strict.broken or strict.agreeing < 1.0:
+        return True
+    return any(
+        left != right and left.lstrip(" ").startswith('"') and not right.startswith('"')
+        for row, other in zip(strict.rows, loose.rows, strict=False)
+        for left, right in zip(row, other, strict=False)
+    )
 
 
 def _quotes_are_text(rows: Sequence[Sequence[str]]) -> bool:

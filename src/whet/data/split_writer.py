@@ -195,6 +195,15 @@ def _matrix(labels: Any) -> Any:
     return flat.reshape(len(labels), -1) if len(labels) else np.zeros((0, 1), np.float32)
 
 
+def _small(labels: Any, kind: str) -> Any:
+    """Labels as an array that is small enough to be kept for all rows."""
+    import numpy as np
+
+    if kind == "multilabel":
+        return _matrix(labels).astype(np.int8)
+    return labels.to_numpy() if kind == "regression" else labels.to_numpy().astype(np.int16)
+
+
 def write_made_splits(
     split: RawSplit,
     columns: Columns,
@@ -209,22 +218,23 @@ def write_made_splits(
 
     first = SplitWriter(scratch / "unused", "train", columns, config)
     spill = Spill(scratch / "examples.arrow")
-    keys, labels = [], []
+    keys, labels, done = np.empty(split.rows, np.uint64), [], 0
     for batch in first.convert(split, reader):
         if not batch.num_rows:
             continue
         first.count(batch)
         if first.unlabelled or first.empty:
             continue
-        keys.append(row_keys(batch.column("text"), batch.column("pair") if columns.pair else None))
-        values = batch.column("label")
-        labels.append(_matrix(values) if reader.task.kind == "multilabel" else values.to_numpy())
+        pairs = batch.column("pair") if columns.pair else None
+        keys[done : done + batch.num_rows] = row_keys(batch.column("text"), pairs)
+        done += batch.num_rows
+        labels.append(_small(batch.column("label"), reader.task.kind))
         spill.write(batch)
     spill.close()
-    if first.unlabelled or first.empty or not keys:
+    if first.unlabelled or first.empty or not done:
         return {"train": first}, ""
     sides = assign(
-        np.concatenate(keys),
+        keys[:done],
         np.concatenate(labels),
         reader.task,
         validation_share=shares["validation"],

@@ -10,6 +10,8 @@ from whet.errors import DataError
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
 NAMES = ("train", "validation", "test")
+LARGE = 200_000
+"""Rows of one label up to which the shares are exact."""
 BINS = 10
 """Regression labels are cut into this many groups of equal size, and each is split alike."""
 
@@ -25,6 +27,40 @@ def assign(keys: Any, labels: Any, task: Task, *, validation_share: float, test_
     shares = {VALIDATION: validation_share, TEST: test_share}
     wanted = {side: share for side, share in shares.items() if share > 0}
     strata = _strata(labels, task)
+    sizes = np.bincount(strata)
+    if sizes.max() <= LARGE:
+        return _assign_exactly(keys, strata, task, wanted, seed)
+    # So many rows are split by chance, which needs no memory and misses the share by a fraction of a percent.
+    small = np.flatnonzero(sizes[strata] <= LARGE)
+    sides = _by_chance(keys, wanted, seed)
+    if len(small):
+        sides[small] = _assign_exactly(keys[small], strata[small], task, wanted, seed)
+        known, first = np.unique(keys[small], return_index=True)
+        place = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+        same = known[place] == keys
+        sides[same] = sides[small][first][place[same]]
+    return sides
+
+
+def _by_chance(keys: Any, wanted: dict[int, float], seed: int) -> Any:
+    """A side for each key: a number between 0 and 1 that the key and the seed settle, and where it falls."""
+    import numpy as np
+
+    mixed = keys.astype(np.uint64) ^ np.uint64(seed % 2**32 * 0x9E3779B9 + 1)
+    for shift in (33, 29, 32):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(0xFF51AFD7ED558CCD)
+    chance = (mixed >> np.uint64(11)).astype(np.float64) / 2.0**53
+    sides = np.zeros(len(keys), np.int8)
+    start = 0.0
+    for side, share in wanted.items():
+        sides[(chance >= start) & (chance < start + share)] = side
+        start += share
+    return sides
+
+
+def _assign_exactly(keys: Any, strata: Any, task: Task, wanted: dict[int, float], seed: int) -> Any:
+    import numpy as np
+
     groups, first, members = np.unique(keys, return_index=True, return_inverse=True)
     sizes = np.bincount(members, minlength=len(groups))
     group_strata = strata[first]
