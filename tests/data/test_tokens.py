@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertTokenizerFast, ByT5Tokenizer, PreTrainedTokenizerFast
 
-from whet.data import encoders, mapped, tokens
+from whet.data import encoders, mapped, tokens, words
 from whet.data.columns import Task
 from whet.data.encoders import CallingEncoder, FastEncoder, frame_of, longest_first, private_backend
 from whet.data.tokens import text_fingerprint, tokenize, tokenizer_fingerprint
@@ -92,9 +92,9 @@ STRANGE = [
     "👍🏽",
     "\u200b",
 ]
-words = st.sampled_from(COMMON + STRANGE)
+pieces = st.sampled_from(COMMON + STRANGE)
 blanks = st.sampled_from([" ", " ", " ", "  ", "\t", "\n", "", "\u00a0", "\u2003", "\x1c", "\x85", "\u3000"])
-mixed = st.lists(st.tuples(words, blanks), max_size=12).map(lambda parts: "".join(map("".join, parts)))
+mixed = st.lists(st.tuples(pieces, blanks), max_size=12).map(lambda parts: "".join(map("".join, parts)))
 texts = mixed | st.text(max_size=30)
 
 
@@ -217,6 +217,18 @@ def test_chunks_do_not_show_in_the_result(monkeypatch):
     assert (whole.offsets == parts.offsets).all()
     assert (whole.types == parts.types).all()
     assert whole.fingerprint == parts.fingerprint
+
+
+@pytest.mark.parametrize("known, size", [(0, 64), (5, 64), (1000, 3), (1000, 64)])
+def test_what_is_remembered_does_not_show_in_the_result(monkeypatch, known, size):
+    monkeypatch.setattr(words, "KNOWN_WORDS", known)
+    monkeypatch.setattr(words, "KNOWN_BYTES", size)
+    encoder = words.WordEncoder(private_backend(bert()), "spaces")
+    for chunk in (["the cat unbelievably", "a cat"], ["a unbelievably big cat", "", "the"], ["big the dogs"]):
+        made = encoder(make_split(chunk).data["text"].combine_chunks())
+        expected = bert()(chunk, add_special_tokens=False)["input_ids"]
+        assert made.ids.tolist() == list(chain.from_iterable(expected))
+        assert made.lengths.tolist() == list(map(len, expected))
 
 
 def test_an_empty_split_has_no_tokens():

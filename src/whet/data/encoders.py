@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from whet.data.words import Cut, Flat, cut_of, encode, places
+from whet.data.words import Flat, WordEncoder, cut_of, places
 from whet.errors import UsageError
 
 CALL_ROWS = 1000
@@ -126,8 +126,7 @@ def _plain(backend: Any, text: str) -> list[int]:
 class FastEncoder:
     """The Rust tokenizer on distinct words; frame and truncation with numpy, for a whole chunk at once."""
 
-    backend: Any
-    cut: Cut
+    encode: WordEncoder
     frame: Frame
     max_length: int
     with_types: bool
@@ -145,7 +144,7 @@ class FastEncoder:
                 f"It must be at least {frame.size + 1 + pairs}.",
             )
         left = tokenizer.truncation_side == "left"
-        return cls(backend, cut_of(backend.to_str()), frame, max_length, has_types(tokenizer), left)
+        return cls(WordEncoder(backend, cut_of(backend.to_str())), frame, max_length, has_types(tokenizer), left)
 
     def __call__(self, first: Any, second: Any | None) -> Encoded:
         texts = self._encode(first, second)
@@ -172,9 +171,9 @@ class FastEncoder:
         import pyarrow as pa
 
         if second is None:
-            return [encode(self.backend, first, self.cut)]
+            return [self.encode(first)]
         # Together, because the two texts of a pair share most of their words.
-        both = encode(self.backend, pa.concat_arrays([first, second]), self.cut)
+        both = self.encode(pa.concat_arrays([first, second]))
         rows, tokens = len(first), int(both.lengths[: len(first)].sum())
         return [Flat(both.ids[:tokens], both.lengths[:rows]), Flat(both.ids[tokens:], both.lengths[rows:])]
 
@@ -239,20 +238,14 @@ class CallingEncoder:
         return Encoded(ids, lengths, types, *self._cuts(first, second))
 
     def _cuts(self, first: Any, second: Any | None) -> tuple[Counts, Counts]:
-        sides = [
-            self._call(side, None, add_special_tokens=False)[0]
-            for side in (first, second)
-            if side is not None
-        ]
+        sides = [self._call(side, None, add_special_tokens=False)[0] for side in (first, second) if side is not None]
         whole = [np.fromiter(map(len, side), np.int64, len(side)) for side in sides]
         room = self.max_length - self.tokenizer.num_special_tokens_to_add(pair=second is not None)
         kept = longest_first(whole, room, odd_to_first=not self.tokenizer.is_fast)
         cuts = [before - after for before, after in zip(whole, kept, strict=True)]
         return cuts[0], cuts[1] if len(cuts) > 1 else np.zeros_like(cuts[0])
 
-    def _call(
-        self, first: Any, second: Any | None, **settings: Any
-    ) -> tuple[list[list[int]], list[list[int]] | None]:
+    def _call(self, first: Any, second: Any | None, **settings: Any) -> tuple[list[list[int]], list[list[int]] | None]:
         rows: list[list[int]] = []
         kinds: list[list[int]] | None = [] if has_types(self.tokenizer) else None
         for start in range(0, len(first), CALL_ROWS):

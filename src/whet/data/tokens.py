@@ -94,9 +94,7 @@ def tokenize(
     """
     tick = on_progress or (lambda rows: None)
     labels = _labels(split, task)
-    key = fingerprint(
-        FORMAT, tokenizer_fingerprint(tokenizer), max_length, text_fingerprint(split, lambda: tick(0))
-    )
+    key = fingerprint(FORMAT, tokenizer_fingerprint(tokenizer), max_length, text_fingerprint(split, lambda: tick(0)))
     marked = fingerprint(key, task.kind, b"" if labels is None else np.ascontiguousarray(labels).data)
 
     def build(folder: Path) -> None:
@@ -122,7 +120,7 @@ def text_fingerprint(split: Any, tick: Callable[[], None] = lambda: None) -> str
         tick()
         for column, length, content in zip(chunk, lengths, contents, strict=True):
             offsets, data = _string_buffers(column)
-            length.update(np.diff(offsets).astype(np.int64).data)
+            length.update(np.diff(offsets).data)
             content.update(data)
     return fingerprint(columns, len(split), [part.hexdigest() for part in (*lengths, *contents)])
 
@@ -191,6 +189,8 @@ def _text_columns(split: Any) -> list[str]:
 
 def _chunks(split: Any) -> Iterator[list[Any]]:
     """The text columns, some rows at a time, as Arrow arrays without nulls."""
+    import pyarrow as pa
+
     names = _text_columns(split)
     only = split.select_columns(names).with_format("arrow")
     each = max(1, split.data.nbytes // max(1, split.data.num_rows))
@@ -198,20 +198,18 @@ def _chunks(split: Any) -> Iterator[list[Any]]:
     files = [file["filename"] for file in split.cache_files]
     for start in range(0, len(split), rows):
         table = only[start : start + rows]
-        # Rows that were selected one by one come in as many pieces.
-        yield [table[name].combine_chunks().fill_null("") for name in names]
+        # One type for all that counts as text, so that columns can be joined.
+        texts = [table[name].combine_chunks().cast(pa.large_string()) for name in names]
+        yield [column.fill_null("") for column in texts]
         forget_pages(files)
 
 
 def _string_buffers(column: Any) -> tuple[NDArray[Any], Any]:
     """Offsets and bytes of a string array, without copying them."""
-    import pyarrow as pa
-
-    kind = np.int64 if pa.types.is_large_string(column.type) else np.int32
     _, places, data = column.buffers()
     if len(column) == 0 or data is None:
-        return np.zeros(len(column) + 1, kind), b""
-    offsets = np.frombuffer(places, kind, len(column) + 1, column.offset * np.dtype(kind).itemsize)
+        return np.zeros(len(column) + 1, np.int64), b""
+    offsets = np.frombuffer(places, np.int64, len(column) + 1, column.offset * 8)
     return offsets, memoryview(data)[int(offsets[0]) : int(offsets[-1])]
 
 
@@ -227,9 +225,7 @@ def label_array(column: Any, kind: str) -> NDArray[Any] | None:
     if column.null_count or not len(column):
         return None if column.null_count else _no_labels(kind)
     if kind != "multilabel":
-        return np.asarray(
-            column.to_numpy(zero_copy_only=False), np.float32 if kind == "regression" else np.int64
-        )
+        return np.asarray(column.to_numpy(zero_copy_only=False), np.float32 if kind == "regression" else np.int64)
     flat = column.flatten()
     if flat.null_count:
         return None

@@ -28,6 +28,10 @@ Cut = Literal["spaces", "leading", "whole"]
 ENCODE_BYTES = 1_000_000
 ENCODE_TEXTS = 20_000
 
+# Words that are remembered from one chunk to the next, if they are no longer than this: some tens of megabytes.
+KNOWN_WORDS = 500_000
+KNOWN_BYTES = 64
+
 # Marks the places to cut at; a chunk that holds this character already is not cut.
 _MARK = "\x00"
 # White space other than a single space between words: there GPT-2's splitting looks at its surroundings.
@@ -44,6 +48,13 @@ class Flat:
     @property
     def starts(self) -> NDArray[np.int64]:
         return np.cumsum(self.lengths) - self.lengths
+
+
+_NOTHING = Flat(np.zeros(0, np.int32), np.zeros(0, np.int64))
+
+
+def _joined(one: Flat, other: Flat) -> Flat:
+    return Flat(np.concatenate((one.ids, other.ids)), np.concatenate((one.lengths, other.lengths)))
 
 
 def cut_of(serialised: str) -> Cut:
@@ -68,20 +79,58 @@ def cut_of(serialised: str) -> Cut:
     return "whole"
 
 
-def encode(backend: Any, texts: Any, cut: Cut) -> Flat:
-    """Ids of every text (an Arrow array without nulls), without special tokens."""
-    import pyarrow.compute as pc
+class WordEncoder:
+    """Ids of texts without special tokens; remembers the words of earlier chunks, up to a bound."""
 
-    if len(texts) == 0:
-        return Flat(np.zeros(0, np.int32), np.zeros(0, np.int64))
-    words, counts = _words(texts, cut)
-    coded = pc.dictionary_encode(words)
-    index = coded.indices.to_numpy()
-    distinct = _encode_each(backend, coded.dictionary)
-    tokens = distinct.lengths[index]
-    ids = distinct.ids.take(places(distinct.starts[index], tokens))
-    ends = np.concatenate(([0], np.cumsum(tokens)))
-    return Flat(ids, np.diff(ends[np.concatenate(([0], np.cumsum(counts)))]))
+    def __init__(self, backend: Any, cut: Cut) -> None:
+        self.backend = backend
+        self.cut: Cut = cut
+        self._known: Any = None
+        self._flat = _NOTHING
+
+    def __call__(self, texts: Any) -> Flat:
+        """Ids of every text of an Arrow array without nulls."""
+        import pyarrow.compute as pc
+
+        if len(texts) == 0:
+            return _NOTHING
+        words, counts = _words(texts, self.cut)
+        coded = pc.dictionary_encode(words)
+        distinct, index = self._look_up(coded.dictionary)
+        index = index[coded.indices.to_numpy()]
+        tokens = distinct.lengths[index]
+        ids = distinct.ids.take(places(distinct.starts[index], tokens))
+        ends = np.concatenate(([0], np.cumsum(tokens)))
+        return Flat(ids, np.diff(ends[np.concatenate(([0], np.cumsum(counts)))]))
+
+    def _look_up(self, words: Any) -> tuple[Flat, NDArray[np.int64]]:
+        """Ids of all words there are, and where in them each of these distinct words stands."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self._known is None:
+            self._known = pa.array([], words.type)
+        found = pc.index_in(words, value_set=self._known)
+        missing = np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))
+        long = pc.binary_length(words).to_numpy()[missing] > KNOWN_BYTES
+        missing = missing[np.argsort(long, kind="stable")]
+        new = words.take(pa.array(missing))
+        flat = _joined(self._flat, _encode_each(self.backend, new))
+        index = found.fill_null(0).to_numpy().astype(np.int64)
+        index[missing] = len(self._known) + np.arange(len(new))
+        self._remember(new.slice(0, int((~long).sum())), flat)
+        return flat, index
+
+    def _remember(self, new: Any, flat: Flat) -> None:
+        """Keep these words, whose ids stand in `flat` right behind those of the words known already."""
+        import pyarrow as pa
+
+        count = len(self._known) + len(new)
+        # The words met first are the common ones, so what comes after the bound is not worth a place.
+        if self.cut != "whole" and count <= KNOWN_WORDS:
+            lengths = flat.lengths[:count]
+            self._known = pa.concat_arrays([self._known, new])
+            self._flat = Flat(flat.ids[: lengths.sum()], lengths)
 
 
 def places(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
