@@ -32,8 +32,6 @@ VALIDATION_LEAK_LIMIT = 0.05
 """Published validation sets repeat a few training texts; above this share the score means something else."""
 IMBALANCE = 10
 SMALL_CLASS = 10
-NEAR_DUPLICATE_ROWS = 200_000
-"""Near-duplicates are looked for in so many rows of a split at most."""
 Place = tuple[str, int]
 
 
@@ -107,7 +105,7 @@ class Audit:
 
 def audit(examples: Examples, limits: Limits | None = None) -> Audit:
     """Look at every row of every split once. Neither a model nor a tokenizer is needed."""
-    splits = {name: load_columns(name, split) for name, split in examples.splits.items()}
+    splits = {name: load_columns(name, split, examples.task) for name, split in examples.splits.items()}
     checks: list[Callable[[], Iterable[Finding]]] = [
         lambda: _leaks(splits, examples.origin["splits"]),
         lambda: _conflicts(splits, examples.task),
@@ -175,7 +173,8 @@ def _conflicts(splits: Mapping[str, SplitColumns], task: Task) -> Iterable[Findi
     labels = np.concatenate([split.label_codes()[split.has_label] for split in labelled])
     if not len(keys):
         return
-    places = [place for split in labelled for place in split.all_places(split.has_label)]
+    rows = np.concatenate([split.rows[split.has_label] for split in labelled])
+    owners = np.repeat(np.arange(len(labelled)), [int(split.has_label.sum()) for split in labelled])
     order = np.lexsort((labels, keys))
     ordered, sorted_labels = keys[order], labels[order]
     starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
@@ -188,15 +187,15 @@ def _conflicts(splits: Mapping[str, SplitColumns], task: Task) -> Iterable[Findi
         groups = ordered[starts][most != least]
     if not len(groups):
         return
-    rows = np.flatnonzero(np.isin(keys, groups))
+    hits = np.flatnonzero(np.isin(keys, groups))
     what = "labels that are far apart" if task.kind == "regression" else "different labels"
     yield Finding(
         WARNING,
         "conflict",
-        len(rows),
-        f"{len(groups):,} {_texts(len(groups))} in {len(rows):,} rows {_have(len(groups))} {what}.",
+        len(hits),
+        f"{len(groups):,} {_texts(len(groups))} in {len(hits):,} rows {_have(len(groups))} {what}.",
         "Decide which label is right: the model cannot learn both.",
-        tuple(places[row] for row in rows[:5]),
+        tuple((labelled[owners[hit]].name, int(rows[hit])) for hit in hits[:5]),
     )
 
 
@@ -233,15 +232,14 @@ def _near_duplicates(splits: Mapping[str, SplitColumns]) -> Iterable[Finding]:
 
     from whet.data.near_duplicates import near_duplicates
 
-    parts = [split.head(NEAR_DUPLICATE_ROWS) for split in splits.values()]
-    owners = np.concatenate([np.full(len(part.keys), index) for index, part in enumerate(parts)])
-    rows = np.concatenate([part.rows for part in parts])
-    texts = pa.concat_arrays([part.joined_texts() for part in parts])
-    pairs = near_duplicates(texts, np.concatenate([part.keys for part in parts]))
+    sizes = {name: split.head.num_rows for name, split in splits.items()}
+    owners = np.repeat(np.arange(len(sizes)), list(sizes.values()))
+    rows = np.concatenate([split.rows[: sizes[name]] for name, split in splits.items()])
+    keys = np.concatenate([split.keys[: sizes[name]] for name, split in splits.items()])
+    pairs = near_duplicates(pa.concat_arrays([split.joined_texts() for split in splits.values()]), keys)
     names = list(splits)
-    looked = sum(len(part.keys) for part in parts)
-    cut = looked < sum(len(split.keys) for split in splits.values())
-    scope = f" among the first {NEAR_DUPLICATE_ROWS:,} rows of each split" if cut else ""
+    cut = [f"{sizes[name]:,} {name}" for name, split in splits.items() if sizes[name] < len(split)]
+    scope = f" (among the first {' and '.join(cut)} rows)" if cut else ""
     inside = pairs[owners[pairs[:, 0]] == owners[pairs[:, 1]]]
     for index, name in enumerate(names):
         later = np.unique(inside[owners[inside[:, 1]] == index][:, 1])
@@ -327,7 +325,7 @@ def _giveaways(splits: Mapping[str, SplitColumns], examples: Examples) -> Iterab
     train = splits.get("train")
     if train is None or train.labels is None or examples.task.kind not in ("binary", "multiclass"):
         return
-    texts, labels = train.normalised("text"), train.labels
+    texts, labels = train.normalised("text"), train.labels[: train.head.num_rows]
     advice = "Remove it from the texts, if it will not be there later: the model needs nothing else."
     for label, word in telling_words(texts, labels, examples.task).items():
         message = f"Nearly all texts of {label!r}, and nearly no others, hold {word!r}."

@@ -1,7 +1,8 @@
-"""A split as the audit sees it: arrays instead of rows."""
+"""A split as the audit sees it: a few numbers a row, and the texts of the first rows only."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,52 +10,43 @@ from whet.data.columns import Task
 from whet.data.text_keys import normalised, row_keys
 
 WORDS = r"\S+"
+HEAD_ROWS = 200_000
+HEAD_BYTES = 100_000_000
+"""What needs the texts themselves (near-duplicates, words that give a label away) looks at so much of a split."""
 
 
 @dataclass(frozen=True)
 class SplitColumns:
-    """Keys, labels and row numbers of a split as numpy arrays; its texts stay in Arrow."""
+    """Numpy arrays with one entry a row, and an Arrow table of the first rows."""
 
     name: str
-    table: Any
     keys: Any
     rows: Any
     labels: Any
-    """int64 [n] with -1 for none, float32 [n] with NaN for none, float32 [n, k]; None without a column."""
+    """int64 [n] with -1 for none, float32 [n] with NaN for none, int8 [n, k]; None without a column."""
     has_label: Any
+    words: dict[str, Any]
+    """Words a row, for the text and its pair."""
+    head: Any
+
+    def __len__(self) -> int:
+        return len(self.keys)
 
     def places(self, indices: Any) -> tuple[tuple[str, int], ...]:
         """The first five of these rows, as a person would count them."""
         return tuple((self.name, int(row)) for row in self.rows[indices[:5]])
 
-    def all_places(self, mask: Any) -> list[tuple[str, int]]:
-        return [(self.name, int(row)) for row in self.rows[mask]]
-
-    def head(self, count: int) -> SplitColumns:
-        labels = None if self.labels is None else self.labels[:count]
-        return SplitColumns(
-            self.name,
-            self.table.slice(0, count),
-            self.keys[:count],
-            self.rows[:count],
-            labels,
-            self.has_label[:count],
-        )
-
     def normalised(self, column: str) -> Any:
-        return normalised(_one(self.table.column(column)))
+        """Texts of the first rows as they are compared."""
+        return normalised(_one(self.head.column(column)))
 
     def joined_texts(self) -> Any:
-        """The text, with its pair behind it."""
+        """Texts of the first rows, each with its pair behind it."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        parts = [_one(self.table.column(name)).cast(pa.large_string()) for name in self.texts]
+        parts = [_one(self.head.column(name)) for name in self.words]
         return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, pa.scalar(" ", pa.large_string()))
-
-    @property
-    def texts(self) -> list[str]:
-        return [name for name in ("text", "pair") if name in self.table.column_names]
 
     def label_codes(self) -> Any:
         """Numbers that differ where labels differ, alike in every split."""
@@ -71,7 +63,7 @@ class SplitColumns:
         if self.labels is None or task.kind in ("regression", "unlabelled"):
             return {}
         if task.kind == "multilabel":
-            counts = self.labels[self.has_label].sum(axis=0)
+            counts = self.labels[self.has_label].sum(axis=0, dtype=np.int64)
         else:
             counts = np.bincount(self.labels[self.has_label], minlength=len(task.labels))
         return {name: int(count) for name, count in zip(task.labels, counts, strict=True)}
@@ -84,15 +76,13 @@ class SplitColumns:
             found["range"] = [float(known.min()), float(known.mean()), float(known.max())]
         else:
             found["labels"] = self.label_counts(task)
-        found["words"] = {name: _lengths(_one(self.table.column(name))) for name in self.texts}
+        found["words"] = {name: _distribution(counts) for name, counts in self.words.items()}
         return found
 
 
-def _lengths(texts: Any) -> dict[str, float]:
+def _distribution(words: Any) -> dict[str, float]:
     import numpy as np
-    import pyarrow.compute as pc
 
-    words = pc.count_substring_regex(texts, WORDS).to_numpy(zero_copy_only=False)
     if not len(words):
         return {}
     middle, high = np.percentile(words, [50, 95])
@@ -112,34 +102,64 @@ def _one(column: Any) -> Any:
     return pa.concat_arrays(chunks) if chunks else pa.array([], pa.large_string())
 
 
-def load_columns(name: str, split: Any) -> SplitColumns:
-    """Keys, labels and row numbers of a datasets.Dataset that has no rows selected or formatted away."""
+def load_columns(name: str, split: Any, task: Task) -> SplitColumns:
+    """One pass over a split of the examples."""
     import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    table = split.with_format(None).data.table
-    keys = []
-    for batch in table.to_batches():
-        pair = batch.column("pair") if "pair" in table.column_names else None
-        keys.append(row_keys(batch.column("text"), pair))
-    rows = table.column("row").to_numpy()
-    labels, has_label = _labels(table, len(rows))
-    return SplitColumns(name, table, np.concatenate([np.zeros(0, np.uint64), *keys]), rows, labels, has_label)
+    keys, rows, labels, known = [], [], [], []
+    head: list[Any] = []
+    texts = [column for column in ("text", "pair") if column in split.column_names]
+    words: dict[str, list[Any]] = {column: [] for column in texts}
+    room = HEAD_BYTES
+    for batch in _batches(split):
+        keys.append(row_keys(batch.column("text"), batch.column("pair") if "pair" in texts else None))
+        rows.append(batch.column("row").to_numpy())
+        for column in texts:
+            counts = pc.count_substring_regex(batch.column(column), WORDS)
+            words[column].append(counts.to_numpy(zero_copy_only=False).astype(np.int32))
+        if "label" in split.column_names:
+            values, present = _labels(batch.column("label"), task)
+            labels.append(values)
+            known.append(present)
+        if room > 0 and sum(part.num_rows for part in head) < HEAD_ROWS:
+            head.append(batch.select(texts))
+            room -= batch.nbytes
+    table = pa.Table.from_batches(head) if head else pa.table({column: pa.array([], pa.string()) for column in texts})
+    count = sum(map(len, rows))
+    return SplitColumns(
+        name,
+        np.concatenate([np.zeros(0, np.uint64), *keys]),
+        np.concatenate([np.zeros(0, np.int64), *rows]),
+        np.concatenate(labels) if labels else None,
+        np.concatenate(known) if known else np.zeros(count, bool),
+        {column: np.concatenate([np.zeros(0, np.int32), *parts]) for column, parts in words.items()},
+        table.slice(0, HEAD_ROWS),
+    )
 
 
-def _labels(table: Any, rows: int) -> tuple[Any, Any]:
+def _batches(split: Any) -> Iterator[Any]:
+    """The split's Arrow file read plainly: pages of a memory map would count as memory of the process."""
+    import pyarrow as pa
+
+    files = [entry["filename"] for entry in split.cache_files]
+    if not files or split._indices is not None:
+        yield from split.with_format(None).flatten_indices().data.table.to_batches()
+        return
+    for file in files:
+        with pa.OSFile(file) as source:
+            yield from pa.ipc.open_stream(source)
+
+
+def _labels(column: Any, task: Task) -> tuple[Any, Any]:
     import numpy as np
     import pyarrow as pa
 
-    if "label" not in table.column_names:
-        return None, np.zeros(rows, bool)
-    column = table.column("label").combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-    has_label = ~np.asarray(column.is_null().to_numpy(zero_copy_only=False), bool)
+    present = ~np.asarray(column.is_null().to_numpy(zero_copy_only=False), bool)
     if pa.types.is_list(column.type):
-        width = len(column.drop_null()[0]) if has_label.any() else 1
-        labels = np.zeros((rows, width), np.float32)
-        labels[has_label] = column.drop_null().flatten().to_numpy().reshape(-1, width)
-        return labels, has_label
+        labels = np.zeros((len(column), len(task.labels)), np.int8)
+        labels[present] = column.drop_null().flatten().to_numpy().reshape(-1, len(task.labels))
+        return labels, present
     filler = -1 if pa.types.is_integer(column.type) else float("nan")
-    return column.fill_null(filler).to_numpy(zero_copy_only=False), has_label
+    return column.fill_null(filler).to_numpy(zero_copy_only=False), present

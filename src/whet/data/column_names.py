@@ -39,8 +39,7 @@ LABELS: tuple[tuple[str, ...], ...] = (
     (
         "class", "category", "target", "goldlabel", "gold", "intent", "sentiment", "isduplicate", "polarity",
         "classindex", "classes", "categories", "topic", "emotion", "emotions", "genre", "genres", "tags",
-        "topics", "coarselabel", "annotation", "quality", "truth", "outcome", "spam", "toxic", "stance",
-        "language",
+        "topics", "coarselabel", "annotation", "quality", "truth", "outcome", "stance",
     ),
     ("labeltext", "labelname", "y", "output", "answer", "tag", "type"),
     ("rating", "stars", "score", "similarity", "similarityscore", "relatedness", "relatednessscore"),

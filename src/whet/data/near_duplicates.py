@@ -76,19 +76,29 @@ def _candidates(signatures: Any) -> Any:
     """Pairs of rows that share a bucket in some band."""
     import numpy as np
 
+    count = len(signatures)
     found = []
     for band in range(BANDS):
-        part = np.ascontiguousarray(signatures[:, band * BAND_ROWS : (band + 1) * BAND_ROWS])
-        _, bucket = np.unique(part.view([("", part.dtype)] * BAND_ROWS).ravel(), return_inverse=True)
+        bucket = np.zeros(count, np.uint64)
+        for column in range(band * BAND_ROWS, (band + 1) * BAND_ROWS):
+            bucket = (bucket ^ signatures[:, column]) * np.uint64(SPREAD)
         order = np.argsort(bucket, kind="stable")
         ordered = bucket[order]
         for step in range(1, NEIGHBOURS + 1):
             same = ordered[step:] == ordered[:-step]
-            found.append(np.stack([order[:-step][same], order[step:][same]], axis=1))
-        firsts = order[np.searchsorted(ordered, ordered)]
-        found.append(np.stack([firsts, order], axis=1)[firsts != order])
-    pairs = np.sort(np.concatenate(found), axis=1)
-    return np.unique(pairs, axis=0) if len(pairs) else pairs
+            found.append(_coded(order[:-step][same], order[step:][same], count))
+        starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+        firsts = np.repeat(order[starts], np.diff(np.concatenate([starts, [count]])))
+        found.append(_coded(firsts, order, count)[firsts != order])
+    coded = np.unique(np.concatenate(found))
+    return np.stack([coded // count, coded % count], axis=1)
+
+
+def _coded(one: Any, other: Any, count: int) -> Any:
+    """Two row numbers as one, the smaller first: far quicker to sort than pairs."""
+    import numpy as np
+
+    return np.minimum(one, other) * count + np.maximum(one, other)
 
 
 def _agreement(signatures: Any, candidates: Any) -> Any:
