@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from importlib import import_module
 from typing import Any
@@ -20,6 +21,7 @@ COMMANDS = {
     "runs": ("whet.cli.runs:runs", "List the runs there are."),
     "verdict": ("whet.cli.verdict:verdict", "Say what the learning curves of a run mean."),
     "compare": ("whet.cli.compare:compare", "Compare runs: settings, scores, significance."),
+    "selftest": ("whet.cli.selftest:selftest", "Kill, resume and corrupt a small run here, and compare to the bit."),
     "cache": ("whet.cli.cache:cache", "Show or clear what was kept for next time."),
 }
 
@@ -100,5 +102,11 @@ def _report(error: WhetError) -> int:
     return error.exit_code
 
 
+def leave_when_terminated() -> None:
+    """SIGTERM like Ctrl-C, from the first moment on; a run sets handlers of its own while it has something to save."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 def entry() -> None:
+    leave_when_terminated()
     sys.exit(main())

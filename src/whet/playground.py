@@ -1,0 +1,243 @@
+"""A run so small that it can be killed a thousand times: a random BERT, its tokenizer, some rows, and how to compare.
+
+Used by `whet selftest` and by the tests. Nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from whet.records import Resume, Save, Step, without_timings
+from whet.runs.store import RunFolder
+
+WORDS = ("apple", "brick", "cloud", "drum", "eagle", "flute", "grape", "house", "iron", "jelly")
+SAVE_EVERY = 4
+SETTINGS = {
+    "--epochs": 2,
+    "--batch-size": 4,
+    "--lr": 0.03,
+    "--evaluations": 5,
+    "--metric": "loss",
+    "--save-every": SAVE_EVERY,
+    "--log-every": 1,
+    "--keep": 2,
+    "--precision": "float32",
+    "--device": "cpu",
+}
+
+
+def train_arguments(source: Path, model: Path, run: Path, **changes: Any) -> list[str]:
+    """`whet train` on the small run; changes are flags without their dashes, None to leave one out."""
+    settings = {**SETTINGS, "--model": model, "--run": run}
+    settings |= {f"--{name.replace('_', '-')}": value for name, value in changes.items()}
+    flags = [[name] if value is True else [name, str(value)] for name, value in settings.items() if value is not None]
+    return ["train", str(source), *(part for flag in flags for part in flag)]
+
+
+def write_rows(path: Path | str, rows: int = 60) -> None:
+    """Texts whose label stands in their first word."""
+    chosen = random.Random(0)
+    lines = ["text,label"]
+    for index in range(rows):
+        first, label = (("no", "bad"), ("yes", "good"))[index % 2]
+        lines.append(f"{first} {' '.join(chosen.choices(WORDS, k=chosen.randint(2, 7)))} {index},{label}")
+    Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def write_model(folder: Path | str, width: int = 16, layers: int = 2, dropout: float = 0.1) -> None:
+    """A saved BERT with random weights and a tokenizer that spells words in letters."""
+    import torch
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)] + list("0123456789.,!?'")
+    vocabulary = {word: index for index, word in enumerate([*special, *letters, *(f"##{c}" for c in letters)])}
+    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        unk_token="[UNK]",
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=64,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        intermediate_size=2 * width,
+        max_position_embeddings=64,
+        pad_token_id=0,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+    torch.manual_seed(1)
+    BertModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def story(run: Path) -> dict[str, Any]:
+    """What two executions of the same training share: weights, predictions, records without timings."""
+    folder = RunFolder.open(run)
+    records = [
+        without_timings(record)
+        for record in folder.records()
+        if not isinstance(record, Resume) and not (isinstance(record, Save) and record.reason == "interrupted")
+    ]
+    files = [*sorted(folder.model.iterdir()), folder.path / "predictions.parquet"]
+    sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}
+    return {"files": sums, "records": json.loads(json.dumps(records))}
+
+
+def differences(expected: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    """In words, what differs between two stories."""
+    names = sorted(expected["files"].keys() | found["files"].keys())
+    said = [f"{name} differs" for name in names if expected["files"].get(name) != found["files"].get(name)]
+    before, after = expected["records"], found["records"]
+    if len(before) != len(after):
+        said.append(f"{len(after)} records instead of {len(before)}")
+    said += [f"record {i}: {b} instead of {a}" for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b]
+    return said
+
+
+def steps_repeated(run: Path) -> int:
+    """The most steps that one interruption of this run cost: done, and done again."""
+    most = reached = 0
+    for record in RunFolder.open(run).all_records():
+        if isinstance(record, Resume):
+            most, reached = max(most, reached - record.step), record.step
+        elif isinstance(record, Step):
+            reached = max(reached, record.step)
+    return most
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Something that happens to one checkpoint."""
+
+    name: str
+    inflict: Callable[[Path, random.Random], None]
+
+
+def _some_file(folder: Path, chosen: random.Random) -> Path:
+    return chosen.choice(sorted(folder.iterdir()))
+
+
+def flip_bit(folder: Path, chosen: random.Random) -> None:
+    file = _some_file(folder, chosen)
+    data = bytearray(file.read_bytes())
+    data[chosen.randrange(len(data))] ^= 1 << chosen.randrange(8)
+    file.write_bytes(data)
+
+
+def truncate(folder: Path, chosen: random.Random) -> None:
+    file = _some_file(folder, chosen)
+    os.truncate(file, chosen.randrange(file.stat().st_size))
+
+
+def delete_file(folder: Path, chosen: random.Random) -> None:
+    _some_file(folder, chosen).unlink()
+
+
+def delete_all(folder: Path, chosen: random.Random) -> None:
+    shutil.rmtree(folder)
+
+
+def append_bytes(folder: Path, chosen: random.Random) -> None:
+    with open(_some_file(folder, chosen), "ab") as file:
+        file.write(chosen.randbytes(chosen.randint(1, 64)))
+
+
+def zero_block(folder: Path, chosen: random.Random) -> None:
+    """What some file systems leave after a power cut: the length is right and the content is not there."""
+    file = _some_file(folder, chosen)
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+def link_file(folder: Path, chosen: random.Random) -> None:
+    file = _some_file(folder, chosen)
+    outside = folder.parent / f".outside-{file.name}"
+    shutil.move(file, outside)
+    file.symlink_to(outside)
+
+
+def name_outside(folder: Path, chosen: random.Random) -> None:
+    """A manifest that is right in itself and names a file outside the checkpoint."""
+    from whet.engine.checkpoint import MANIFEST, manifest_bytes
+
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    name = chosen.choice(sorted(manifest["files"]))
+    outside = folder.parent / f".outside-{name}"
+    shutil.copy(folder / name, outside)
+    manifest["files"][f"../{outside.name}"] = manifest["files"].pop(name)
+    (folder / MANIFEST).write_bytes(manifest_bytes(manifest["step"], manifest["files"]))
+
+
+def swap_files(folder: Path, chosen: random.Random) -> None:
+    """One whole file in the place of another."""
+    one, other = chosen.sample(sorted(folder.iterdir()), 2)
+    kept = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(kept)
+
+
+DAMAGES = tuple(
+    Damage(name, inflict)
+    for name, inflict in (
+        ("flipped bit", flip_bit),
+        ("truncated", truncate),
+        ("file deleted", delete_file),
+        ("folder deleted", delete_all),
+        ("bytes appended", append_bytes),
+        ("zeroed", zero_block),
+        ("link", link_file),
+        ("../ name", name_outside),
+        ("files swapped", swap_files),
+    )
+)
+
+
+def corrupt_and_load(checkpoints: str, scratch: str, count: int, seed: int, result: str) -> None:
+    """So many damages to copies of these checkpoints; each must be noticed, and the newest whole one found."""
+    from whet.engine.checkpoint import CheckpointFolder
+
+    chosen = random.Random(seed)
+    original = CheckpointFolder(Path(checkpoints))
+    best = {step: int(original.load(step).values["state"]["best_step"]) for step in original.steps()}
+    tally = {damage.name: {"tried": 0, "noticed": 0, "fell back right": 0} for damage in DAMAGES}
+    for number in range(count):
+        copy = CheckpointFolder(Path(scratch) / f"copy-{number}")
+        shutil.copytree(original.path, copy.path)
+        damage = DAMAGES[number % len(DAMAGES)]
+        newest = original.steps()[-1]
+        others = [step for step in original.steps() if step != newest and chosen.random() < 0.25]
+        for step in (newest, *others):
+            damage.inflict(copy.folder(step), chosen)
+        whole = set(original.steps()) - {newest, *others}
+        expected = max((step for step in whole if best[step] < 0 or best[step] in whole), default=None)
+        found, passed_over = copy.load_newest()
+        row = tally[damage.name]
+        row["tried"] += 1
+        row["noticed"] += bool(passed_over) or damage.name == "folder deleted"
+        row["fell back right"] += (found.step if found else None) == expected
+        shutil.rmtree(copy.path)
+    Path(result).write_text(json.dumps(tally), encoding="utf-8")
