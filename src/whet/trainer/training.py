@@ -1,0 +1,432 @@
+"""One call of `Trainer.train`: the engine's loop, with the stock events at their places.
+
+The loop asks its plan after every step what is due; the answers are the callbacks'. So `log` below, which the loop
+asks first, is where a step ends, and `rate`, which it asks last before a step, is where one begins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers.trainer_callback import TrainerState
+
+from whet.data.tokens import Tokens
+from whet.engine.checkpoint import Checkpoint, load
+from whet.engine.evaluate import compute_logits, probe_rows
+from whet.engine.loop import Plan, SavePoint, State, as_values, check_finite, restore_values, train
+from whet.engine.losses import Loss
+from whet.engine.tensors import load_model_tensors
+from whet.errors import ArtifactError, Diverged, Interrupted, UsageError, nearest
+from whet.interrupts import Interrupts
+from whet.metrics.scores import MAIN_METRIC, higher_is_better
+from whet.recorder import now
+from whet.records import End, Evaluation, Finding, Record, Resume, Save, Step
+from whet.trainer import refusals
+from whet.trainer.callbacks import SILENT, exported, overrides, restore
+from whet.trainer.checkpoints import TrainerCheckpoints, find, model_files
+from whet.trainer.notices import notice
+from whet.trainer.outputs import TrainOutput, speed
+from whet.trainer.recording import changed_arguments, describe, evaluation_record, open_folder, start_record
+from whet.trainer.schedule import Schedule
+from whet.trainer.setup import lay_out
+
+if TYPE_CHECKING:
+    from whet.trainer.trainer import Trainer
+
+RECORDS_A_RUN = 100
+PROBE_ROWS = 500
+
+
+class TrainingInterrupted(Interrupted, KeyboardInterrupt):
+    """Ctrl-C or SIGTERM, after a checkpoint was saved; also what code that waits for a KeyboardInterrupt catches."""
+
+
+@dataclasses.dataclass
+class Sums:
+    """Training losses that were read from the device."""
+
+    total: float = 0.0
+    since_log: float = 0.0
+    steps_since_log: int = 0
+    steps: int = 0
+
+    def add(self, loss: float, steps: int) -> None:
+        self.total += loss * steps
+        self.since_log += loss * steps
+        self.steps_since_log += steps
+        self.steps += steps
+
+
+class Training:
+    """Everything that lives from the first step to the last."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer, self.args = trainer, trainer.args
+        refusals.early_stopping(self.args, trainer.callback_handler.callbacks)
+        self.setup = lay_out(trainer)
+        self.order = self.setup.feed.order
+        self.state, self.sums = State(), Sums()
+        asked = self.args.max_steps if self.args.max_steps > 0 else None
+        self.total = asked or max(1, math.ceil(self.args.num_train_epochs * self.order.steps_per_epoch))
+        self.plan = self._plan()
+        self.stepper, self.schedule = self._optimizer()
+        self.interrupts = Interrupts()
+        self.begun = self.evaluated_rows = -1
+        self.epoch_open = False
+        self.files: dict[str, bytes] | None = None
+
+    def _plan(self) -> Plan:
+        args, task = self.args, self.setup.task
+        metric = (args.metric_for_best_model or (MAIN_METRIC[task.kind] if task else "loss")).removeprefix("eval_")
+        better = args.greater_is_better
+        return Plan(
+            total_steps=self.total,
+            log=self._step_ended,
+            evaluate=lambda step: args.eval_on_start if step == 0 else self.trainer.control.should_evaluate,
+            save=lambda step: self.trainer.control.should_save,
+            higher_is_better=higher_is_better(metric) if better is None else better,
+            metric=metric,
+            save_best=args.load_best_model_at_end,
+        )
+
+    def _optimizer(self) -> tuple[Any, Schedule]:
+        trainer = self.trainer
+        if not trainer._given_scheduler:
+            trainer.lr_scheduler = None
+        if trainer.default_optimizer:
+            stepper = self.setup.make_stepper() if self.setup.tokens is not None else None
+            # On the fused path this one only carries the learning rate, for the schedule and for callbacks.
+            trainer.optimizer = getattr(stepper, "optimizer", None)
+            trainer.create_optimizer()
+            stepper = stepper or self.setup.make_stepper()
+        else:
+            if trainer.overrides("create_optimizer_and_scheduler"):
+                trainer.create_optimizer_and_scheduler(self.total)
+            trainer.create_optimizer()
+            stepper = self.setup.make_stepper()
+        trainer.create_scheduler(self.total, trainer.optimizer)
+        for name in ("model", "optimizer", "lr_scheduler"):
+            setattr(trainer.callback_handler, name, getattr(trainer, name))
+        return stepper, Schedule(trainer.lr_scheduler, trainer.optimizer, self.total)
+
+    # The whole ---------------------------------------------------------------------------------------
+
+    def run(self, resume: str | bool | None) -> TrainOutput:
+        """From the beginning or a checkpoint to the end."""
+        trainer, args = self.trainer, self.args
+        name = str(getattr(getattr(trainer.model, "config", None), "_name_or_path", "") or "")
+        own = Path(args.output_dir or "").resolve()
+        within = resume is True or (resume is not None and Path(str(resume)).resolve().parent == own)
+        self.folder, mark = open_folder(args, name, resuming=bool(within))
+        self.checkpoints = TrainerCheckpoints(Path(args.output_dir or ""), run=mark, limit=args.save_total_limit)
+        with self.folder.locked(), self.interrupts:
+            self._begin(resume, fresh=not within)
+            started, first = time.monotonic(), self.state.step
+            trainer.control = trainer.callback_handler.on_train_begin(args, trainer.state, trainer.control)
+            try:
+                end = self._loop()
+            except Interrupted as error:
+                self._save("interrupted")
+                self.checkpoints.wait()
+                raise TrainingInterrupted(
+                    error.message, "Go on with trainer.train(resume_from_checkpoint=True)."
+                ) from None
+            except Diverged as error:
+                self.folder.append(End(step=self.state.step, reason="diverged", best_step=self.state.best_step))
+                error.hint = "Try a tenth of the learning_rate, warmup_steps=0.1 and max_grad_norm=1.0."
+                raise
+            finally:
+                self.checkpoints.wait()
+            return self._finish(end, started, self.state.step - first)
+
+    def _begin(self, resume: str | bool | None, *, fresh: bool) -> None:
+        trainer, args, setup = self.trainer, self.args, self.setup
+        rows = {"train": self.order.rows}
+        tokens = trainer.evaluation_tokens()
+        if args.eval_strategy != "no" and tokens:
+            rows["validation"] = len(tokens[0])
+        fingerprint = setup.tokens.fingerprint if setup.tokens else ""
+        self.fingerprint = fingerprint
+        trainer.state = self._trainer_state()
+        checkpoint = self._restore(resume) if resume else None
+        describe(self.folder, trainer.hardware, setup.network, setup.task, rows, fingerprint)
+        if fresh and setup.task is not None:
+            labels = {"train": setup.tokens.labels if setup.tokens else None}
+            labels["validation"] = tokens[0].labels if "validation" in rows else None
+            self.folder.append(
+                start_record(self.plan, self.order.steps_per_epoch, setup.task, labels, rows, self._evaluations())
+            )
+        if checkpoint is not None:
+            self.folder.append(checkpoint)
+            self.folder.append(Save(step=checkpoint.step, path=checkpoint.path, reason="schedule"))
+
+    def _trainer_state(self) -> TrainerState:
+        state = TrainerState(train_batch_size=self.args.per_device_train_batch_size)
+        state.compute_steps(self.args, self.total)
+        state.max_steps = self.total
+        state.num_train_epochs = math.ceil(self.total / self.order.steps_per_epoch)
+        return state
+
+    def _evaluations(self) -> int:
+        """How many evaluations are planned, as far as the strategy says."""
+        state, last = self.trainer.state, self.total
+        if self.args.eval_strategy == "epoch":
+            return math.ceil(last / self.order.steps_per_epoch)
+        return math.ceil(last / state.eval_steps) if self.args.eval_strategy == "steps" else 0
+
+    def _loop(self) -> End:
+        stream = train(self.state, self.plan, self.setup.feed, self.stepper, self._rate, self._measure)
+        for event in stream:
+            if isinstance(event, End):
+                return event
+            if isinstance(event, Record):
+                self.folder.append(event)
+            if isinstance(event, Step):
+                self._logged(event)
+            elif isinstance(event, Evaluation):
+                self._judged(event)
+            elif isinstance(event, SavePoint):
+                self._save_if_wanted(event)
+            self.checkpoints.poll()
+            if isinstance(event, Finding):
+                self._say(event.sentence)
+            else:  # a finding comes in the middle of a step, where there is nothing whole to save
+                self.interrupts.check()
+        raise AssertionError("the loop ends with an End record")
+
+    # What the loop asks ------------------------------------------------------------------------------
+
+    def _rate(self, step: int) -> float:
+        """The learning rate of a step; asked for the first time, the step begins."""
+        trainer, handler = self.trainer, self.trainer.callback_handler
+        if step > self.begun:
+            self.begun = step
+            if not self.epoch_open:
+                self.epoch_open = True
+                trainer.control = handler.on_epoch_begin(self.args, trainer.state, trainer.control)
+            trainer.control = handler.on_step_begin(self.args, trainer.state, trainer.control)
+        return self.schedule.rate(step)
+
+    def _step_ended(self, step: int) -> bool:
+        """The schedule's step and the stock events; whether to read the loss now."""
+        trainer, handler = self.trainer, self.trainer.callback_handler
+        self.schedule.step()
+        trainer.state.global_step, trainer.state.epoch = step, self._epoch(step)
+        trainer.control = handler.on_step_end(self.args, trainer.state, trainer.control)
+        if step % self.order.steps_per_epoch == 0 or trainer.control.should_training_stop:
+            self._end_epoch()
+        self._stop_if_asked(step)
+        every = max(1, self.total // RECORDS_A_RUN)
+        return trainer.control.should_log or step % every == 0 or step >= self.plan.total_steps
+
+    def _measure(self, state: State) -> Evaluation:
+        """An evaluation through the Trainer's own method, which a subclass may have overridden."""
+        trainer = self.trainer
+        trainer.last_prediction = None
+        metrics = trainer.evaluate()
+        found = trainer.last_prediction
+        record = evaluation_record(
+            state.step, trainer.state.epoch or 0.0, self.setup.task, found, metrics, self._probe_loss()
+        )
+        wanted = self.plan.metric
+        if self.args.metric_for_best_model and wanted != "loss" and wanted not in record.metrics:
+            raise UsageError(
+                f"metric_for_best_model is {self.args.metric_for_best_model!r}, and the evaluation has no such metric.",
+                nearest(wanted, [*record.metrics, "loss"]),
+            )
+        self.schedule.after_evaluation(record.metrics.get(wanted, record.loss))
+        self._stop_if_asked(state.step)
+        return record
+
+    def _probe_loss(self) -> float | None:
+        """The loss on a fixed sample of training rows, in evaluation mode: comparable with the evaluation's."""
+        setup = self.setup
+        if setup.tokens is None or setup.task is None:
+            return None
+        rows = probe_rows(len(setup.tokens), PROBE_ROWS, self.args.seed)
+        logits = compute_logits(
+            setup.network,
+            setup.tokens,
+            self.trainer.hardware,
+            batch_rows=self.args.per_device_eval_batch_size,
+            rows=rows,
+            between=self.interrupts.check,
+        )
+        assert setup.tokens.labels is not None
+        return Loss(setup.task).mean(logits, setup.tokens.labels[rows])
+
+    def _stop_if_asked(self, step: int) -> None:
+        control = self.trainer.control
+        if control.should_training_stop:
+            self.plan.total_steps = min(self.plan.total_steps, step)
+        if control.should_epoch_stop:
+            control.should_epoch_stop = False
+            notice("A callback asked to stop the epoch; whet goes on, because its order of rows is fixed by the seed.")
+
+    def _end_epoch(self) -> None:
+        trainer = self.trainer
+        if self.epoch_open:
+            self.epoch_open = False
+            trainer.control = trainer.callback_handler.on_epoch_end(self.args, trainer.state, trainer.control)
+
+    def _epoch(self, step: int) -> float:
+        """Epochs done, counted in batches as the stock Trainer counts them."""
+        args, order = self.args, self.order
+        micro = order.rows / args.per_device_train_batch_size
+        batches = max(1, math.floor(micro) if args.dataloader_drop_last else math.ceil(micro))
+        epoch, index = divmod(step - 1, order.steps_per_epoch)
+        return epoch + min((index + 1) * args.gradient_accumulation_steps, batches) / batches
+
+    # What the loop says ------------------------------------------------------------------------------
+
+    def _logged(self, record: Step) -> None:
+        self.sums.add(record.loss, record.step - self.sums.steps)
+        if not self.trainer.control.should_log:
+            return
+        logs = {"loss": self.sums.since_log / self.sums.steps_since_log, "grad_norm": record.grad_norm}
+        self.trainer.log({**logs, "learning_rate": record.learning_rate})
+        self.sums.since_log, self.sums.steps_since_log = 0.0, 0
+
+    def _judged(self, record: Evaluation) -> None:
+        state = self.trainer.state
+        if self.args.metric_for_best_model is not None and record.best:
+            state.best_metric, state.best_global_step = self.state.best_score, record.step
+        if self.args.save_strategy == "best":
+            self.trainer.control.should_save = record.best
+
+    def _save_if_wanted(self, event: SavePoint) -> None:
+        best = event.step == self.trainer.state.best_global_step and self.args.load_best_model_at_end
+        if not (self.trainer.control.should_save or best):
+            return
+        self._save("best" if best else "schedule")
+        trainer, handler = self.trainer, self.trainer.callback_handler
+        if overrides(handler.callbacks, "on_save"):
+            self.checkpoints.wait()  # what looks at the folder must find it
+        trainer.control = handler.on_save(self.args, trainer.state, trainer.control)
+
+    def _save(self, reason: str) -> None:
+        trainer, state, engine = self.trainer, self.trainer.state, self.state
+        if engine.saved == engine.step:
+            return
+        check_finite(self.stepper, self.setup.feed)
+        # A save that no schedule asked for must not stand in for the one that the schedule asks for here.
+        engine.saved = -1 if reason == "interrupted" else engine.step
+        best = -1 if state.best_global_step is None else int(state.best_global_step)
+        if best == engine.step or (best >= 0 and self.checkpoints.folder(best).is_dir()):
+            state.best_model_checkpoint = str(self.checkpoints.folder(best))
+        state.stateful_callbacks = exported(trainer.callback_handler.callbacks, trainer.control)
+        tensors = self.stepper.tensors()
+        values = {
+            **as_values(engine, self.stepper),
+            "reason": reason,
+            "run": self.checkpoints.run,
+            "needs": best if self.args.load_best_model_at_end else -1,
+            "trainer": dataclasses.asdict(state),
+            "sums": dataclasses.asdict(self.sums),
+            "schedule": self.schedule.state(),
+            "fingerprint": self.fingerprint,
+        }
+        if self.args.save_only_model:
+            tensors.pop("optimizer")
+        if self.files is None:
+            self.files = model_files(trainer.model, trainer.saved_tokenizer())
+        files = {
+            **self.files,
+            "trainer_state.json": json.dumps(values["trainer"], indent=2, sort_keys=True).encode(),
+            "training_args.json": self.args.to_json_string().encode(),
+        }
+        record = Save(step=engine.step, path=self.checkpoints.folder(engine.step).name, reason=reason)
+        self.checkpoints.write_with(
+            Checkpoint(engine.step, tensors, values),
+            best,
+            files,
+            before=self.folder.sync_records,
+            done=lambda: self.folder.append(record),
+        )
+
+    def _restore(self, asked: str | bool) -> Resume:
+        """Weights, moments, schedule, counters and the callbacks' state as they were."""
+        trainer = self.trainer
+        checkpoint, folder, passed_over = find(asked, self.checkpoints)
+        if "optimizer" not in checkpoint.tensors:
+            raise ArtifactError(f"{str(folder)!r} was saved with save_only_model=True: it has no optimizer state.")
+        values = dict(checkpoint.values)
+        self.stepper.load(checkpoint.tensors)
+        restore_values(values, self.state, self.stepper)
+        self.sums = Sums(**values["sums"])
+        self.schedule.load(values["schedule"], checkpoint.step)
+        fresh, trainer.state = trainer.state, TrainerState(**values["trainer"])
+        for name in ("max_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_steps"):
+            setattr(trainer.state, name, getattr(fresh, name))
+        restore(trainer.callback_handler.callbacks, trainer.control, trainer.state)
+        trainer.control.should_training_stop = False
+        self.checkpoints.own.add(checkpoint.step)
+        if asked is True:
+            self.checkpoints.set_aside_after(checkpoint.step)
+        self.epoch_open = False
+        self.begun = checkpoint.step - 1
+        changed = {name: f"{old} → {new}" for name, (old, new) in changed_arguments(self.folder, self.args).items()}
+        if values["fingerprint"] != self.fingerprint:
+            changed["train_dataset"] = "other rows"
+        if changed:
+            listed = "; ".join(f"{name}: {change}" for name, change in changed.items())
+            notice(f"Resuming with other settings than the run was begun with: {listed}.")
+        note = "; ".join(passed_over)
+        return Resume(step=checkpoint.step, path=folder.name, note=note, time=now())
+
+    # After the last step -----------------------------------------------------------------------------
+
+    def _finish(self, end: End, started: float, steps: int) -> TrainOutput:
+        trainer, args = self.trainer, self.args
+        self._end_epoch()
+        window = self.stepper.window
+        if window.steps:
+            self.sums.add(float(window.loss) / window.steps, window.steps)
+        loss = self.sums.total / max(1, self.sums.steps)
+        rows = steps * args.per_device_train_batch_size * args.gradient_accumulation_steps
+        metrics = {**speed("train", started, rows, steps), "train_loss": loss}
+        self.write_back()
+        trainer.log(metrics)
+        best = trainer.state.best_model_checkpoint
+        if args.load_best_model_at_end and best is not None:
+            load_model_tensors(load(Path(best)).tensors["model"], trainer.model)
+            if args.save_total_limit == 1:
+                self.checkpoints.keep_only(int(trainer.state.best_global_step))
+        trainer.control = trainer.callback_handler.on_train_end(args, trainer.state, trainer.control)
+        reason = "patience" if self.state.step < self.total and self._out_of_patience() else "finished"
+        self.folder.append(dataclasses.replace(end, reason=reason))
+        return TrainOutput(trainer.state.global_step, loss, metrics)
+
+    def _out_of_patience(self) -> bool:
+        callbacks = self.trainer.callback_handler.callbacks
+        return any(
+            getattr(each, "early_stopping_patience_counter", 0) >= getattr(each, "early_stopping_patience", math.inf)
+            for each in callbacks
+        )
+
+    def _say(self, line: str) -> None:
+        if self.args.log_level not in SILENT:
+            print(line, flush=True)
+
+    # What the Trainer asks ---------------------------------------------------------------------------
+
+    def check_interrupts(self) -> None:
+        self.interrupts.check()
+
+    def knows(self, tokens: Tokens) -> bool:
+        """Whether the network in training can take these tokens: the fused one keeps only rows it was told of."""
+        flat = getattr(self.setup.network, "flat", None)
+        if self.setup.tokens is None:
+            return False
+        return flat is None or bool((flat.new_id[tokens.ids] >= 0).all())
+
+    def write_back(self) -> None:
+        """The module itself gets the current weights, for whoever looks at it."""
+        flat = getattr(self.setup.network, "flat", None)
+        if flat is not None:
+            flat.write_back()
