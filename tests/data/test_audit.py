@@ -95,7 +95,7 @@ def test_lengths_against_the_limit() -> None:
     lengths = {"train": np.array([10] * 70 + [600] * 10)}
     finding = found(audit(examples, Limits(lengths, 512)), "too-long")[0]
     assert finding.count == 10
-    assert "exceed 512 tokens" in finding.message
+    assert "More than 512 tokens" in finding.message
 
 
 def test_as_dict_is_plain_json() -> None:

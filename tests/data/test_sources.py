@@ -3,7 +3,9 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +128,7 @@ def test_excel(tmp_path: Path) -> None:
 
 
 def test_folder_of_split_files(tmp_path: Path) -> None:
-    for name, rows in (("train", ROWS[:20]), ("dev", ROWS[20:30]), ("test", ROWS[30:])):
+    for name, rows in (("train", ROWS[:20]), ("dev_v1.0", ROWS[20:30]), ("some-1.0_test", ROWS[30:])):
         write(tmp_path / f"{name}.csv", as_csv(rows))
     assert load(tmp_path).splits.num_rows == {"train": 20, "validation": 10, "test": 10}
 
@@ -222,3 +224,27 @@ def test_near_name_is_suggested(tmp_path: Path) -> None:
 def test_pickles_are_not_opened(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"\.pkl are not read"):
         load(write(tmp_path / "a.pkl", b"\x80\x04."))
+
+
+def test_pipes_are_read_and_devices_are_not(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(as_csv(ROWS).encode()))
+    writer.start()
+    assert everything(load(pipe)) == ROWS
+    writer.join()
+    with pytest.raises(DataError, match="neither a file nor a folder"):
+        load("/dev/zero")
+
+
+def test_header_in_another_language_over_labels(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", as_csv(ROWS, header=("Kommentar", "Bewertung"), delimiter=";"))
+    assert load(path).columns.text == "Kommentar"
+    assert everything(load(path)) == ROWS
+
+
+def test_folder_of_data_sets_names_one(tmp_path: Path) -> None:
+    write(tmp_path / "reviews" / "train.csv", as_csv(ROWS))
+    write(tmp_path / "tweets" / "train.csv", as_csv(ROWS))
+    with pytest.raises(DataError, match=r"several data sets: reviews, tweets\. Name one .*reviews'"):
+        load(tmp_path)

@@ -155,8 +155,8 @@ def _leaks(splits: Mapping[str, SplitColumns], came: Mapping[str, str]) -> Itera
                 ERROR if grave else WARNING,
                 "leak",
                 len(shared),
-                f"{len(shared):,} of {len(splits[second].keys):,} {second} rows ({share:.1%}) have a text "
-                f"that also stands in {first}.",
+                f"A text of {first} also stands in {len(shared):,} of {len(splits[second]):,} {second} rows "
+                f"({share:.1%}).",
                 f"Take them out of {first} or {second}: a score on texts seen in training means little.",
                 splits[second].places(shared),
             )
@@ -199,6 +199,10 @@ def _conflicts(splits: Mapping[str, SplitColumns], task: Task) -> Iterable[Findi
     )
 
 
+def _rows(indices: Any, split: str) -> str:
+    return f"1 {split} row" if len(indices) == 1 else f"{len(indices):,} {split} rows"
+
+
 def _texts(count: int) -> str:
     return "text" if count == 1 else "texts"
 
@@ -219,7 +223,7 @@ def _duplicates(splits: Mapping[str, SplitColumns]) -> Iterable[Finding]:
                 WARNING if share > 0.01 else NOTE,
                 "duplicate",
                 len(again),
-                f"{len(again):,} {name} rows ({share:.1%}) repeat an earlier text.",
+                f"A text comes again in {_rows(again, name)} ({share:.1%}).",
                 "Remove them unless they are meant to count more than once.",
                 split.places(again),
             )
@@ -248,7 +252,7 @@ def _near_duplicates(splits: Mapping[str, SplitColumns]) -> Iterable[Finding]:
                 NOTE,
                 "near-duplicate",
                 len(later),
-                f"{len(later):,} {name} rows are almost the same as an earlier one{scope}.",
+                f"Almost the same as an earlier text: {_rows(later, name)}{scope}.",
                 "Look at a few: they add little, and count double where they repeat a mistake.",
                 tuple((name, int(rows[row])) for row in later[:5]),
             )
@@ -261,7 +265,7 @@ def _near_duplicates(splits: Mapping[str, SplitColumns]) -> Iterable[Finding]:
                     WARNING,
                     "near-leak",
                     len(later),
-                    f"{len(later):,} {name} rows are almost the same as a training row{scope}.",
+                    f"Almost the same as a training text: {_rows(later, name)}{scope}.",
                     "Look at a few: if they are copies, the score is too good.",
                     tuple((name, int(rows[row])) for row in later[:5]),
                 )
@@ -349,7 +353,7 @@ def _too_long(splits: Mapping[str, SplitColumns], limits: Limits | None) -> Iter
                 WARNING if share > 0.1 else NOTE,
                 "too-long",
                 len(over),
-                f"{len(over):,} {name} rows ({share:.1%}) exceed {limits.max_length} tokens and are cut.",
+                f"More than {limits.max_length} tokens, and cut: {_rows(over, name)} ({share:.1%}).",
                 "Raise --max-length if the model can read more.",
                 splits[name].places(over),
             )
@@ -365,7 +369,7 @@ def _unlabelled(splits: Mapping[str, SplitColumns], examples: Examples) -> Itera
             WARNING,
             "unseen-label",
             count,
-            f"{count:,} {name} rows have labels that training never saw: {listed}.",
+            f"Labels of {name} that training never saw: {listed}.",
             "They are not scored. Correct them, or add training rows with them.",
         )
     for name, split in splits.items():
@@ -375,7 +379,7 @@ def _unlabelled(splits: Mapping[str, SplitColumns], examples: Examples) -> Itera
                 NOTE,
                 "unlabelled",
                 len(missing),
-                f"{len(missing):,} {name} rows have no label that could be scored.",
+                f"No label that could be scored: {_rows(missing, name)}.",
                 "",
                 split.places(missing),
             )
@@ -383,7 +387,7 @@ def _unlabelled(splits: Mapping[str, SplitColumns], examples: Examples) -> Itera
 
 def _losses(origin: Mapping[str, Any]) -> Iterable[Finding]:
     if count := origin.get("dropped_empty", 0):
-        yield Finding(NOTE, "empty", count, f"{count:,} rows with an empty text were left out.")
+        yield Finding(NOTE, "empty", count, f"Left out because a text is empty: {count:,} rows.")
     if count := origin.get("surrogates", 0):
-        message = f"{count:,} lone surrogates (halves of characters) were replaced by U+FFFD."
+        message = f"Halves of characters (lone surrogates) that were replaced by U+FFFD: {count:,}."
         yield Finding(WARNING, "surrogate", count, message, "Look at how the file was written.")

@@ -174,6 +174,12 @@ def _all_numbers(cells: Sequence[str]) -> bool:
     return bool(filled) and all(NUMBER.fullmatch(cell) for cell in filled)
 
 
+def _all_recur(cells: Sequence[str]) -> bool:
+    """Few values, each more than once: labels, to which a name does not belong."""
+    counts = Counter(cells)
+    return len(cells) >= 6 and len(counts) <= len(cells) // 3 and min(counts.values()) >= 2
+
+
 def find_header(rows: Sequence[Sequence[str]], config: DataConfig, file: str) -> bool:
     """Whether the first row names the columns; an error where both readings are sensible."""
     if config.header != "auto" or not rows:
@@ -194,8 +200,11 @@ def find_header(rows: Sequence[Sequence[str]], config: DataConfig, file: str) ->
     over_numbers = any(
         cell and not NUMBER.fullmatch(cell) and _all_numbers(below) for cell, below in zip(first, columns, strict=True)
     )
+    over_labels = all(len(cell.split()) <= 4 and len(cell) <= 40 for cell in filled) and any(
+        cell and _all_recur(below) and cell not in below for cell, below in zip(first, columns, strict=True)
+    )
     unique = len(set(filled)) == len(filled)
-    if not numeric and not repeated and (named or (unique and over_numbers)):
+    if not numeric and not repeated and (named or (unique and (over_numbers or over_labels))):
         return True
     if (numeric or repeated) and not named:
         return False

@@ -20,9 +20,8 @@ UNLABELLED = ("unsup", "unsupervised", "unlabeled", "unlabelled")
 
 
 def split_of(path: Path) -> str | None:
-    """The split that a name stands for: train.csv, dev_full.tsv, test-00000-of-00002.parquet."""
-    stem = path.name.split(".")[0].casefold()
-    words = [word for word in re.split(r"[-_ ]+", stem) if word]
+    """The split that a name stands for: train.csv, dev_full.tsv, snli_1.0_test.jsonl."""
+    words = re.split(r"[-_ .]+", path.name.casefold())
     found = {SPLITS[word] for word in words if word in SPLITS}
     return found.pop() if len(found) == 1 else None
 
@@ -50,6 +49,11 @@ def find_folder(folder: Path) -> Source:
         return Source("files", folder.name, files)
     if len(tables) == 1:
         return Source("files", tables[0].name, {"train": (tables[0],)})
+    inner = next((entry for entry in folders if split_files(entry)), None)
+    if inner is not None:
+        names = ", ".join(entry.name for entry in folders[:10])
+        hint = f"Name one of its folders, such as {str(folder / inner.name)!r}."
+        raise DataError(f"{str(folder)!r} holds several data sets: {names}.", hint)
     found = ", ".join(entry.name for entry in entries[:10]) or "nothing"
     raise DataError(
         f"{str(folder)!r} is a folder without train, validation or test files; it holds {found}.",

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 from whet.errors import DataError, EnvironmentFault
 
@@ -12,15 +18,47 @@ def load_hub(name: str) -> Any:
     import datasets
 
     problems: list[Exception] = []
-    for path, config in _readings(name):
-        try:
-            datasets.disable_progress_bars()
-            return datasets.load_dataset(path, config)
-        except Exception as error:  # the library raises whatever its layers raise
-            problems.append(error)
-        finally:
-            datasets.enable_progress_bars()
+    with _quiet_hub():
+        for path, config in _readings(name):
+            try:
+                return datasets.load_dataset(path, config)
+            except Exception as error:  # the library raises whatever its layers raise
+                problems.append(error)
     raise _explained(name, problems)
+
+
+@contextlib.contextmanager
+def _quiet_hub() -> Iterator[None]:
+    """The hub's client without chatter; offline at once, not after half a minute of retries, without a network."""
+    import datasets
+    import huggingface_hub
+
+    log = logging.getLogger("huggingface_hub")
+    level, offline = log.level, (datasets.config.HF_HUB_OFFLINE, huggingface_hub.constants.HF_HUB_OFFLINE)
+    bars = datasets.are_progress_bars_disabled()
+    log.setLevel(logging.ERROR)
+    datasets.disable_progress_bars()
+    if not any(offline) and not _reachable(huggingface_hub.constants.ENDPOINT):
+        datasets.config.HF_HUB_OFFLINE = huggingface_hub.constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE, huggingface_hub.constants.HF_HUB_OFFLINE = offline
+        log.setLevel(level)
+        if not bars:
+            datasets.enable_progress_bars()
+
+
+def _reachable(endpoint: str) -> bool:
+    """Whether the hub's name resolves; behind a proxy only the proxy can tell."""
+    parts = urlsplit(endpoint)
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return True
+    try:
+        socket.getaddrinfo(parts.hostname, parts.port or 443)
+    except OSError:
+        return False
+    return True
 
 
 def _readings(name: str) -> list[tuple[str, str | None]]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from whet.config import DataConfig
 from whet.data.arrow_files import read_arrow, read_parquet
@@ -45,13 +45,13 @@ def find_source(source: Any, config: DataConfig, scratch: Path) -> Source:
     if "\0" in name:
         raise DataError("the name of the source holds a NUL byte.")
     if name == "-":
-        found = Source("files", "standard input", {"train": (_spool(scratch),)})
+        found = Source("files", "standard input", {"train": (_spool(sys.stdin.buffer, scratch),)})
     else:
-        found = _find_path(name)
+        found = _find_path(name, scratch)
     return _with_given_splits(found, config)
 
 
-def _find_path(name: str) -> Source:
+def _find_path(name: str, scratch: Path) -> Source:
     from whet.data.folders import find_folder
 
     path = Path(name).expanduser()
@@ -60,8 +60,13 @@ def _find_path(name: str) -> Source:
             path = Path(__file__).parent.parent / name
         if path.is_dir():
             return find_folder(path)
-        if path.exists():
+        if path.is_file():
             return Source("files", path.name, {"train": (path,)})
+        if path.is_fifo():  # as in: whet check <(zcat old.gz new.gz)
+            with open(path, "rb") as stream:
+                return Source("files", path.name, {"train": (_spool(stream, scratch),)})
+        if path.exists():
+            raise DataError(f"{name!r} is neither a file nor a folder.", "Give a file.")
     except OSError as error:
         raise DataError(f"the name {name[:80]!r} cannot be a path: {error.strerror}.") from None
     if glob.has_magic(name):
@@ -114,11 +119,11 @@ def _with_given_splits(found: Source, config: DataConfig) -> Source:
     return Source(found.kind, found.name, files, found.value, found.notes)
 
 
-def _spool(scratch: Path) -> Path:
-    """Standard input on disk: it has to be looked at more than once."""
+def _spool(stream: BinaryIO, scratch: Path) -> Path:
+    """A stream on disk: it has to be looked at more than once."""
     path = scratch / "standard input"
     with open(path, "wb") as file:
-        while block := sys.stdin.buffer.read(1 << 20):
+        while block := stream.read(1 << 20):
             file.write(block)
     return path
 
