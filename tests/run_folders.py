@@ -27,7 +27,7 @@ def build_run(
     task: str = "binary",
     evaluations: int = 12,
     steps: int = 240,
-    rows: int = 200,
+    rows: int = 120,
     finished: bool = True,
     predictions: bool = True,
     test: bool = True,
@@ -229,7 +229,12 @@ def _write_model(folder: RunFolder) -> None:
 def _data(task: str, names: list[str], splits: dict[str, int]) -> dict[str, Any]:
     cut = {"rows": 14, "tokens": 212, "first_rows": 9, "first_tokens": 160, "second_rows": 5, "second_tokens": 52}
     return {
-        "origin": {"files": ["reviews.csv"], "split": "10% validation and 10% test drawn with seed 42"},
+        "origin": {
+            "source": "reviews.csv",
+            "files": [{"split": "train", "file": "reviews.csv", "rows": 1600, "bytes": 180_000}],
+            "splits": {"train": "given", "validation": "10% drawn", "test": "10% drawn"},
+            "split_seed": 42,
+        },
         "fingerprint": "5f3a9c2e7b1d4c60",
         "task": task,
         "labels": names,
@@ -243,7 +248,7 @@ def _data(task: str, names: list[str], splits: dict[str, int]) -> dict[str, Any]
                     "severity": "warning",
                     "code": "conflict",
                     "count": 3,
-                    "rows": [17, 204, 911],
+                    "rows": [{"split": "train", "row": 17}, {"split": "train", "row": 204}],
                     "message": "3 texts stand there with two different labels.",
                     "advice": "Decide which label is right; whet check --json lists them.",
                 }

@@ -45,8 +45,9 @@ def in_notebook() -> bool:
 class NotebookView:
     """One output cell that follows a run."""
 
-    def __init__(self) -> None:
-        self.records: list[Record] = []
+    def __init__(self, earlier: Sequence[Record] = ()) -> None:
+        self.records: list[Record] = list(earlier)
+        """`earlier` are the records of a run that goes on."""
         self._handle: Any = None
         self._drawn = 0.0
 

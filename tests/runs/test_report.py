@@ -52,6 +52,15 @@ def test_every_part_of_a_finished_run_is_made(tmp_path: Path, task: str) -> None
     assert (report.scatter is not None) == (task == "regression")
 
 
+@pytest.mark.parametrize("task", ["binary", "multiclass", "multilabel", "regression"])
+def test_the_constant_answer_stands_beside_the_score_on_both_splits(tmp_path: Path, task: str) -> None:
+    scores = read_report(build_run(tmp_path / "run", task=task, rows=40)).scores
+    beside = {(each.split, each.metric) for each in scores.table if each.majority}
+    assert {metric for split, metric in beside if split == "test"} == {
+        metric for split, metric in beside if split == "validation"
+    }
+
+
 @pytest.mark.parametrize(
     "how",
     [
@@ -112,7 +121,7 @@ def test_the_page_asks_for_nothing_outside(tmp_path: Path) -> None:
 
 
 def test_a_typical_report_is_small(tmp_path: Path) -> None:
-    folder = build_run(tmp_path / "run", steps=3000, rows=2000)
+    folder = build_run(tmp_path / "run", steps=2000, rows=1000)
     assert write_report(folder).stat().st_size < 400_000
 
 
@@ -142,6 +151,13 @@ def test_early_stopping_says_what_it_saved(tmp_path: Path) -> None:
     folder = build_run(tmp_path / "run", finished=False)
     folder.append(End(step=160, reason="patience", best_step=120, best_score=0.9, seconds=40.0))
     assert "That saved 80 steps, about 20 s." in read_report(folder).saved
+
+
+def test_what_the_audit_found_is_told_with_its_rows(tmp_path: Path) -> None:
+    page = Parsed(write_report(build_run(tmp_path / "run")).read_text()).text
+    assert "3 texts stand there with two different labels." in page
+    assert "(train rows 17, 204)" in page
+    assert "14 (1.1%)" in page
 
 
 def test_changed_settings_come_first(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from whet.runs.answers import (
 from whet.runs.charts import Chart, charts_of, reliability_chart, scatter_chart
 from whet.runs.curves import Curves, curves
 from whet.runs.progress import duration
-from whet.runs.report_scores import Score, Scores, scores_of, shown
+from whet.runs.report_scores import Scores, scores_of
 from whet.runs.store import RunFolder
 from whet.runs.verdict import Verdict, verdict_of
 
@@ -65,13 +65,24 @@ class Truncated:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Found:
+    """A finding of the audit."""
+
+    severity: str
+    tone: str
+    message: str
+    advice: str
+    where: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataPart:
     """Where the rows came from and what was found in them."""
 
     facts: list[tuple[str, str]] = field(default_factory=list)
     label_shares: list[tuple[str, list[tuple[str, float]]]] = field(default_factory=list)
     truncation: list[Truncated] = field(default_factory=list)
-    findings: list[dict[str, Any]] = field(default_factory=list)
+    findings: list[Found] = field(default_factory=list)
     max_length: int | None = None
     has_pairs: bool = False
 
@@ -185,11 +196,10 @@ class _Reader:
         seconds = end.seconds if end else self._seconds()
         done = f"{steps:,} of {start.total_steps:,} steps" if steps < start.total_steps else f"{steps:,} steps"
         sentence = f"{model or 'The model'} saw {rows:,} training rows in {done} ({duration(seconds)})"
-        main: Score | None = scores.main
-        if main is None:
+        if scores.main is None:
             return f"{sentence}; it was not evaluated yet."
-        interval = f" (95% interval {main.interval})" if main.interval else ""
-        return f"{sentence} and reached {main.words} {main.value}{interval} on {main.rows:,} {main.split} rows."
+        reached = " and ".join(f"{each.value} on {each.rows:,} {each.split} rows" for each in scores.mains)
+        return f"{sentence} and reached {scores.main.words} {reached}."
 
     def _steps(self) -> int:
         return max((record.step for record in self.records), default=0)
@@ -244,7 +254,7 @@ class _Reader:
     def _scatter(self, examined: Answers | None) -> Chart | None:
         if examined is None or self.task != "regression":
             return None
-        return scatter_chart(examined.labels, examined.said.reshape(-1))
+        return scatter_chart(examined.labels.tolist(), examined.said.reshape(-1).tolist())
 
     def _worst(self, examined: Answers | None, last: Evaluation | None) -> list[Example]:
         if examined is not None:
@@ -254,24 +264,23 @@ class _Reader:
     def _data(self) -> DataPart:
         data, start = self.folder.data, self.curves.start
         columns = data.get("columns", {})
-        facts = [(str(key), plain(value)) for key, value in data.get("origin", {}).items()]
+        origin = {key: value for key, value in data.get("origin", {}).items() if value and key != "rows"}
+        facts = [(str(key).replace("_", " "), in_words(value)) for key, value in origin.items()]
         facts += [(f"{key} column", str(name)) for key, name in columns.items() if name]
         rows = data.get("rows") or (start.rows if start else {})
         facts += [("rows", ", ".join(f"{split} {count:,}" for split, count in rows.items()))]
         if data.get("fingerprint"):
             facts.append(("fingerprint", str(data["fingerprint"])))
-        shares = [
-            (split, list(zip(start.labels, values, strict=False)))
-            for split, values in (start.prior.items() if start else ())
-            if values
-        ]
+        shares = []
+        if start is not None:
+            shares = [(name, list(zip(start.labels, own, strict=False))) for name, own in start.prior.items() if own]
         return DataPart(
             facts=facts,
             label_shares=shares,
             truncation=[
                 _truncated(split, cut, rows.get(split, 0)) for split, cut in data.get("truncation", {}).items()
             ],
-            findings=list(data.get("audit", {}).get("findings", [])),
+            findings=[_found(each) for each in data.get("audit", {}).get("findings", [])],
             max_length=data.get("max_length"),
             has_pairs=bool(columns.get("pair")),
         )
@@ -314,6 +323,29 @@ def _truncated(split: str, cut: dict[str, Any], rows: int) -> Truncated:
     )
 
 
+def _found(finding: dict[str, Any]) -> Found:
+    severity = str(finding.get("severity", ""))
+    rows: dict[str, list[str]] = {}
+    for place in finding.get("rows", []):
+        rows.setdefault(str(place["split"]), []).append(str(place["row"]))
+    return Found(
+        severity=severity,
+        tone={"error": "bad", "warning": "warn"}.get(severity, ""),
+        message=str(finding.get("message", "")),
+        advice=str(finding.get("advice", "")),
+        where="; ".join(f"{split} rows {', '.join(numbers)}" for split, numbers in rows.items()),
+    )
+
+
+def in_words(value: Any) -> str:
+    """A nested fact without the brackets: `train.csv (split train, rows 900)`."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {in_words(inner)}" for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return "; ".join(in_words(each) for each in value)
+    return plain(value)
+
+
 def plain(value: Any) -> str:
     """A setting or a fact as one short text."""
     if value is None or value == "" or value == () or value == []:
@@ -327,6 +359,3 @@ def plain(value: Any) -> str:
     if dataclasses.is_dataclass(value) or isinstance(value, dict | list | tuple):
         return json.dumps(value, ensure_ascii=False, default=str)
     return str(value)
-
-
-__all__ = ["Report", "read_report", "shown"]

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from whet.metrics.intervals import PROPORTIONS, Interval, score_intervals, smallest_visible, wilson
-from whet.metrics.scores import higher_is_better
+from whet.metrics.scores import FROM_MARGINS, TASK_METRICS, higher_is_better, metric_named
 from whet.records import Evaluation, Record
-from whet.runs.answers import Answers
+from whet.runs.answers import Answers, Array
 from whet.runs.charts import answer_words, is_share, metric_words
 from whet.runs.curves import Curves
 
@@ -44,6 +44,11 @@ class Scores:
     @property
     def splits(self) -> list[str]:
         return list(dict.fromkeys(each.split for each in self.table))
+
+    @property
+    def mains(self) -> list[Score]:
+        """The main metric on every split that has it."""
+        return [each for each in self.table if self.main is not None and each.metric == self.main.metric]
 
     def rows(self) -> list[list[Score | None]]:
         """A row a metric, a column a split."""
@@ -101,14 +106,25 @@ def _constant(majority: Mapping[str, Any], answers: Answers | None, split: str) 
     """What the constant answer scores on a split; the record has it for validation only."""
     if split == "validation":
         return {name: float(value) for name, value in majority.items() if _is_number(value) and name != "value"}
-    label = majority.get("label")
-    if answers is None or answers.task not in ("binary", "multiclass") or label not in answers.names:
+    if answers is None or "label" not in majority:
         return {}
-    return {"accuracy": float(np.mean(answers.labels == answers.names.index(str(label))))}
+    answer = _always(majority["label"], answers)
+    names = [name for name in TASK_METRICS[answers.task] if name not in FROM_MARGINS]
+    return {name: metric_named(name)(answers.labels, answer) for name in names}
+
+
+def _always(label: Any, answers: Answers) -> Array:
+    """The constant answer on as many rows as there are."""
+    if answers.task == "regression":
+        return np.full(len(answers), float(label))
+    if answers.task == "multilabel":
+        return np.tile([float(name in label) for name in answers.names], (len(answers), 1))
+    return np.full(len(answers), answers.names.index(label))
 
 
 def _score(name: str, split: str, found: Interval, constant: float | None) -> Score:
-    known = math.isfinite(found.low) and math.isfinite(found.high)
+    # A bootstrap of rows that are all right knows no other; an interval of no width would claim to be certain.
+    known = math.isfinite(found.low) and math.isfinite(found.high) and found.low < found.high
     return Score(
         metric=name,
         words=metric_words(name),
@@ -125,7 +141,7 @@ def _remarks(metric: str, majority: Mapping[str, Any], found: Interval | None, m
         return []
     remarks = []
     constant = majority.get(metric)
-    if _is_number(constant):
+    if constant is not None and _is_number(constant):
         remarks.append(_against_constant(metric, float(constant), answer_words(majority.get("label")), found))
     if metric == "accuracy" and found.n:
         points = smallest_visible(found.n, found.value)
@@ -143,9 +159,9 @@ def _against_constant(metric: str, constant: float, answer: str, found: Interval
         edge = found.value
     if (edge <= constant) if lower else (edge >= constant):
         return f"No better than always answering {answer} {reached}, as far as {found.n:,} rows can tell."
-    gap = abs(found.value - constant)
-    words = f"{100 * gap:.1f} points" if is_share(metric) else f"{gap:.3f}"
-    return f"{words} better than always answering {answer} {reached}."
+    if not is_share(metric):
+        return f"Better than always answering {answer} {reached}."
+    return f"{100 * abs(found.value - constant):.1f} points better than always answering {answer} {reached}."
 
 
 def _is_number(value: Any) -> bool:
