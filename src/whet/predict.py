@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from whet.errors import UsageError
+from whet.errors import ArtifactError, UsageError
+from whet.runs.store import RunFolder
 
 Array = np.ndarray[Any, Any]
 
@@ -34,9 +35,15 @@ class Predictor:
         from whet.engine.model import length_limit, load_saved
 
         folder = Path(path)
+        trained = RunFolder(folder).data.get("labels") if (folder / "data.json").is_file() else None
         if (folder / "model" / "config.json").is_file():
             folder = folder / "model"
         model, self.tokenizer, self.task = load_saved(folder)
+        if trained is not None and list(self.task.labels) != trained:
+            raise ArtifactError(
+                f"{str(folder)!r} has the labels {list(self.task.labels)} and its run was trained on {trained}.",
+                "The model was replaced or its configuration changed; train again.",
+            )
         self.hardware = choose_hardware(device, precision)
         self.network = Network(model, self.hardware.device)
         self.max_length = length_limit(self.tokenizer, model.config, None)

@@ -78,9 +78,12 @@ def make_tokens(
 ) -> Prepared:
     """Token tables of every split, from the cache where the same texts were tokenized before."""
     from whet.engine.model import length_limit, load_config, load_tokenizer
+    from whet.engine.trust import refuse_other_tokenizer
 
     tokenizer = load_tokenizer(config.model.model, config.model)
-    limit = length_limit(tokenizer, load_config(config.model.model, config.model), config.model.max_length)
+    model_config = load_config(config.model.model, config.model)
+    refuse_other_tokenizer(config.model.model, tokenizer, model_config)
+    limit = length_limit(tokenizer, model_config, config.model.max_length)
     tokens = {}
     for name, split in examples.splits.items():
         tokens[name] = tokenize(

