@@ -45,7 +45,7 @@ def estimate(job: Job) -> Estimate:
     measured = min(config.evaluate.probe_rows, len(job.feed.tokens)) + len(job.prepared.tokens.get("validation", ()))
     seconds = steps * job.feed.order.batch_size * row_seconds + evaluations * measured * row_seconds * FORWARD_SHARE
     checkpoint_mb = parameter_count(job.network.model) * BYTES_A_PARAMETER / 2**20
-    kept = min(saves, config.run.keep + 2)  # the best, and one being written
+    kept = min(saves, 2 * config.run.keep + 1)  # the last, the best of each of them, and one being written
     memory = peak_memory_mb(job.hardware.device) + checkpoint_mb
     return Estimate(steps, seconds, memory, saves, kept * checkpoint_mb + checkpoint_mb / 3)
 
@@ -82,7 +82,6 @@ def _time(job: Job, rows: Rows) -> float:
     for _ in range(2):
         synchronize(job.hardware.device)
         started = time.monotonic()
-        job.stepper.backward(job.feed.batch(rows), weight=1.0)
+        job.stepper.rehearse(job.feed, rows)
         synchronize(job.hardware.device)
-        job.stepper.zero()
     return (time.monotonic() - started) / len(rows)

@@ -119,13 +119,19 @@ class CheckpointFolder:
         for step in reversed(self.steps()):
             try:
                 checkpoint = self.load(step)
-                best = int(checkpoint.values.get("state", {}).get("best_step", -1))
+                best = _best_step(checkpoint.values)
                 if best >= 0 and best != step:
                     self.load(best)
                 return checkpoint, passed_over
             except ArtifactError as error:
                 passed_over.append(str(error))
         return None, passed_over
+
+    def _relies_on(self, step: int) -> int:
+        try:
+            return _best_step(json.loads((self.folder(step) / STATE).read_bytes())["values"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return -1  # damaged meanwhile: nothing can be told, and nothing will be loaded from it
 
     def set_aside_after(self, step: int) -> None:
         """Newer ones that were passed over lose their names: training comes to those steps again.
@@ -159,11 +165,18 @@ class CheckpointFolder:
             self._failure = error
 
     def _prune(self, best_step: int) -> None:
-        for step in self.steps()[: -self.keep]:
-            if step != best_step:
+        """Keep the last ones, and the best of each of them: falling back to one of those needs its own best."""
+        last = self.steps()[-self.keep :]
+        kept = {*last, best_step, *(self._relies_on(step) for step in last)}
+        for step in self.steps():
+            if step not in kept:
                 remove(self.folder(step))
         for left in self.path.glob(f"{ASIDE}*"):
             shutil.rmtree(left, ignore_errors=True)
+
+
+def _best_step(values: Mapping[str, Any]) -> int:
+    return int(values.get("state", {}).get("best_step", -1))
 
 
 def write(checkpoint: Checkpoint, target: Path, before: Callable[[], None] = lambda: None) -> None:
