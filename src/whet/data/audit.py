@@ -32,6 +32,7 @@ VALIDATION_LEAK_LIMIT = 0.05
 """Published validation sets repeat a few training texts; above this share the score means something else."""
 IMBALANCE = 10
 SMALL_CLASS = 10
+GIVEAWAY_ROWS = 50_000
 Place = tuple[str, int]
 
 
@@ -329,14 +330,15 @@ def _giveaways(splits: Mapping[str, SplitColumns], examples: Examples) -> Iterab
     train = splits.get("train")
     if train is None or train.labels is None or examples.task.kind not in ("binary", "multiclass"):
         return
-    texts, labels = train.normalised("text"), train.labels[: train.head.num_rows]
+    rows = min(train.head.num_rows, GIVEAWAY_ROWS)
+    texts, labels = train.normalised("text", rows), train.labels[:rows]
     advice = "Remove it from the texts, if it will not be there later: the model needs nothing else."
     for label, word in telling_words(texts, labels, examples.task).items():
         message = f"Nearly all texts of {label!r}, and nearly no others, hold {word!r}."
         yield Finding(WARNING, "giveaway", int((labels == examples.task.labels.index(label)).sum()), message, advice)
     for column in ("text", "pair") if examples.pairs else ("text",):
-        for end in telling_ends(train.normalised(column), labels):
-            message = f"The {end} word of the {column} settles the label in every training row."
+        for end in telling_ends(train.normalised(column, rows), labels):
+            message = f"The {end} word of the {column} settles the label in all of {rows:,} training rows."
             yield Finding(WARNING, "giveaway", len(labels), message, advice)
 
 

@@ -36,9 +36,9 @@ class SplitColumns:
         """The first five of these rows, as a person would count them."""
         return tuple((self.name, int(row)) for row in self.rows[indices[:5]])
 
-    def normalised(self, column: str) -> Any:
+    def normalised(self, column: str, rows: int) -> Any:
         """Texts of the first rows as they are compared."""
-        return normalised(_one(self.head.column(column)))
+        return normalised(_one(self.head.column(column).slice(0, rows)))
 
     def joined_texts(self) -> Any:
         """Texts of the first rows, each with its pair behind it."""

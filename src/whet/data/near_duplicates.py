@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from whet.data.text_keys import SPREAD, normalised
@@ -15,6 +16,7 @@ BANDS, BAND_ROWS = 12, 5
 NEIGHBOURS = 3
 """In a bucket each text is compared with so many that follow, and with the first: a bucket stays linear."""
 SEED = 42
+CHUNK = 10_000
 
 
 def near_duplicates(texts: Any, keys: Any) -> Any:
@@ -26,50 +28,63 @@ def near_duplicates(texts: Any, keys: Any) -> Any:
     import numpy as np
 
     _, first = np.unique(keys, return_index=True)
-    hashes, offsets = _shingles(texts.take(np.sort(first)))
     chosen = np.sort(first)
+    hashes, offsets, signatures = _signed(texts.take(chosen))
     # n words make 2n - 1 shingles.
     long_enough = np.flatnonzero(np.diff(offsets) >= 2 * FEWEST_WORDS - 1)
     if len(long_enough) < 2:
         return np.zeros((0, 2), np.int64)
-    signatures = _signatures(hashes, offsets)[long_enough]
+    signatures = signatures[long_enough]
     candidates = _candidates(signatures)
     agreeing = _agreement(signatures, candidates)
     # The estimate's deviation is about 0.05 here: nothing that could reach the limit is lost.
     likely = long_enough[candidates[agreeing >= LIKENESS - 0.2]]
-    sets: dict[int, set[int]] = {}
-    alike = [pair for pair in likely.tolist() if _likeness(hashes, offsets, sets, *pair) >= LIKENESS]
+
+    @lru_cache(maxsize=4096)
+    def shingles(row: int) -> frozenset[int]:
+        return frozenset(hashes[offsets[row] : offsets[row + 1]].tolist())
+
+    alike = [pair for pair in likely.tolist() if _likeness(shingles(pair[0]), shingles(pair[1])) >= LIKENESS]
     return chosen[np.array(alike, np.int64).reshape(-1, 2)]
 
 
+def _signed(texts: Any) -> tuple[Any, Any, Any]:
+    """Shingles of all texts in one array, where each text's begin, and the texts' signatures."""
+    import numpy as np
+    from rensa import RMinHash
+
+    hashes, sizes, signatures = [], [], []
+    for start in range(0, len(texts), CHUNK):
+        flat, lengths = _shingles(texts.slice(start, CHUNK))
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint64)
+        matrix = RMinHash.digest_matrix_from_flat_token_hashes(flat, offsets, BANDS * BAND_ROWS, SEED)
+        signatures.append(np.array(matrix.to_rows(), np.uint32))
+        # Half of each hash is enough to compare two texts by, and takes half the memory.
+        hashes.append(flat.astype(np.uint32))
+        sizes.append(lengths)
+    if not hashes:
+        return np.zeros(0, np.uint32), np.zeros(1, np.int64), np.zeros((0, BANDS * BAND_ROWS), np.uint32)
+    return np.concatenate(hashes), np.cumsum(np.concatenate([[0], *sizes])), np.concatenate(signatures)
+
+
 def _shingles(texts: Any) -> tuple[Any, Any]:
-    """Hashes of the words and of the word pairs of each text, one row after another, and where rows start."""
+    """Hashes of the words and of the word pairs of each text, one text after another, and how many each has."""
     import numpy as np
     import pyarrow.compute as pc
     from pandas.util import hash_array
 
     words = pc.utf8_split_whitespace(normalised(texts))
     lengths = pc.list_value_length(words).fill_null(0).to_numpy().astype(np.int64)
-    flat = words.flatten().to_numpy(zero_copy_only=False)
-    single = hash_array(flat.astype(object), categorize=False) if len(flat) else np.zeros(0, np.uint64)
-    starts = np.concatenate([[0], np.cumsum(lengths)])
+    encoded = words.flatten().dictionary_encode()
+    distinct = encoded.dictionary.to_numpy(zero_copy_only=False).astype(object)
+    if not len(distinct):
+        return np.zeros(0, np.uint64), lengths
+    single = hash_array(distinct, categorize=False)[encoded.indices.to_numpy()]
     rows = np.repeat(np.arange(len(lengths)), lengths)
     inside = rows[1:] == rows[:-1]
     double = (single[:-1] * np.uint64(SPREAD) ^ single[1:])[inside]
     order = np.argsort(np.concatenate([rows, rows[:-1][inside]]), kind="stable")
-    sizes = lengths + np.maximum(lengths - 1, 0)
-    assert starts[-1] == len(single)
-    return np.concatenate([single, double])[order], np.concatenate([[0], np.cumsum(sizes)])
-
-
-def _signatures(hashes: Any, offsets: Any) -> Any:
-    import numpy as np
-    from rensa import RMinHash
-
-    matrix = RMinHash.digest_matrix_from_flat_token_hashes(
-        np.ascontiguousarray(hashes, np.uint64), offsets.astype(np.uint64), BANDS * BAND_ROWS, SEED
-    )
-    return np.array(matrix.to_rows(), np.uint32)
+    return np.concatenate([single, double])[order], lengths + np.maximum(lengths - 1, 0)
 
 
 def _candidates(signatures: Any) -> Any:
@@ -112,11 +127,7 @@ def _agreement(signatures: Any, candidates: Any) -> Any:
     return agreeing
 
 
-def _likeness(hashes: Any, offsets: Any, sets: dict[int, set[int]], first: int, second: int) -> float:
+def _likeness(one: frozenset[int], other: frozenset[int]) -> float:
     """Shingles in common over all shingles."""
-    for row in (first, second):
-        if row not in sets:
-            sets[row] = set(hashes[offsets[row] : offsets[row + 1]].tolist())
-    one, other = sets[first], sets[second]
     common = len(one & other)
     return common / (len(one) + len(other) - common)
