@@ -4,7 +4,7 @@
 
 const whetCharts = (() => {
   const SVG = "http://www.w3.org/2000/svg";
-  const PAD = { top: 10, right: 14, bottom: 32, left: 56 };
+  const PAD = { top: 10, right: 20, bottom: 32, left: 56 };
 
   function make(name, attributes = {}, text = "") {
     const node = document.createElementNS(SVG, name);
