@@ -152,7 +152,7 @@ class Trainer:
                 _logits(outputs).flatten(0, -2), labels.flatten(), label_smoothing=self.args.label_smoothing_factor
             )
         else:
-            loss = outputs["loss"] if isinstance(outputs, Mapping) else outputs[0]
+            loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs[0]
             if loss is None:
                 found = ", ".join(map(repr, inputs))
                 raise UsageError(f"The model gave no loss for {found}.", "Its inputs need 'labels'.")
