@@ -41,7 +41,9 @@ class Setup:
     task: Task | None
     tokens: Tokens | None
     make_stepper: Callable[[], Stepper]
-    """Called once the trainer has its optimizer."""
+    """Called once the trainer has its optimizer, which is torch's own here."""
+    chosen: Stepper | None = None
+    """The engine's own step, which needs no optimizer of the trainer's."""
 
 
 def why_own_batches(trainer: Trainer) -> str:
@@ -125,7 +127,7 @@ def _by_tokens(trainer: Trainer, tokens: Tokens, task: Task) -> Setup:
     if not reason:
         seen = [tokens, *trainer.evaluation_tokens()]
         network, stepper = choose_path(model, loss, args.to_config().train, hardware, seen)
-        return Setup(TokenFeed(tokens, order, network, loss), network, task, tokens, lambda: stepper)
+        return Setup(TokenFeed(tokens, order, network, loss), network, task, tokens, lambda: stepper, stepper)
     network = Network(model, hardware.device, packed=not (args.gradient_checkpointing or _hooked(model)))
     network.why = "; ".join(filter(None, (reason, network.why_padded)))
 

@@ -372,8 +372,9 @@ class Trainer:
 
     def _called_init(self) -> Any:
         assert self.model_init is not None
-        takes = len(inspect.signature(self.model_init).parameters)
-        return self.model_init(None) if takes else self.model_init()
+        taken = inspect.signature(self.model_init).parameters.values()
+        wants_trial = any(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in taken)
+        return self.model_init(None) if wants_trial else self.model_init()
 
     def _place_model(self) -> None:
         """On the device, in float32: a half-precision checkpoint would otherwise be trained in half precision."""

@@ -74,6 +74,7 @@ class Training:
         asked = self.args.max_steps if self.args.max_steps > 0 else None
         self.total = asked or max(1, math.ceil(self.args.num_train_epochs * self.order.steps_per_epoch))
         self.plan = self._plan()
+        self.hooks: list[Any] = []
         self.stepper, self.schedule = self._optimizer()
         self.interrupts = Interrupts()
         self.begun = self.evaluated_rows = -1
@@ -99,50 +100,69 @@ class Training:
         if not trainer._given_scheduler:
             trainer.lr_scheduler = None
         if trainer.default_optimizer:
-            stepper = self.setup.make_stepper() if self.setup.tokens is not None else None
-            # On the fused path this one only carries the learning rate, for the schedule and for callbacks.
-            trainer.optimizer = getattr(stepper, "optimizer", None)
-            trainer.create_optimizer()
-            stepper = stepper or self.setup.make_stepper()
-        else:
-            if trainer.overrides("create_optimizer_and_scheduler"):
-                trainer.create_optimizer_and_scheduler(self.total)
-            trainer.create_optimizer()
-            stepper = self.setup.make_stepper()
+            # Where the engine needs none, the one made below only carries the rate, for the schedule and callbacks.
+            trainer.optimizer = getattr(self.setup.chosen, "optimizer", None)
+        elif trainer.overrides("create_optimizer_and_scheduler"):
+            trainer.create_optimizer_and_scheduler(self.total)
+        trainer.create_optimizer()
+        stepper = self.setup.make_stepper()
         trainer.create_scheduler(self.total, trainer.optimizer)
+        self._tell_of_optimizer_steps()
         for name in ("model", "optimizer", "lr_scheduler"):
             setattr(trainer.callback_handler, name, getattr(trainer, name))
         return stepper, Schedule(trainer.lr_scheduler, trainer.optimizer, self.total)
+
+    def _tell_of_optimizer_steps(self) -> None:
+        """Gradients can be looked at before the optimizer's step and after it; only where a callback does so."""
+        trainer, handler = self.trainer, self.trainer.callback_handler
+
+        def fire(event: str) -> Any:
+            def hook(*_: Any) -> None:
+                trainer.control = getattr(handler, event)(self.args, trainer.state, trainer.control)
+
+            return hook
+
+        if overrides(handler.callbacks, "on_pre_optimizer_step", "on_optimizer_step"):
+            self.hooks = [
+                trainer.optimizer.register_step_pre_hook(fire("on_pre_optimizer_step")),
+                trainer.optimizer.register_step_post_hook(fire("on_optimizer_step")),
+            ]
 
     # The whole ---------------------------------------------------------------------------------------
 
     def run(self, resume: str | bool | None) -> TrainOutput:
         """From the beginning or a checkpoint to the end."""
-        trainer, args = self.trainer, self.args
-        name = str(getattr(getattr(trainer.model, "config", None), "_name_or_path", "") or "")
+        args = self.args
+        name = str(getattr(getattr(self.trainer.model, "config", None), "_name_or_path", "") or "")
         own = Path(args.output_dir or "").resolve()
         within = resume is True or (resume is not None and Path(str(resume)).resolve().parent == own)
         self.folder, mark = open_folder(args, name, resuming=bool(within))
         self.checkpoints = TrainerCheckpoints(Path(args.output_dir or ""), run=mark, limit=args.save_total_limit)
-        with self.folder.locked(), self.interrupts:
-            self._begin(resume, fresh=not within)
-            started, first = time.monotonic(), self.state.step
-            trainer.control = trainer.callback_handler.on_train_begin(args, trainer.state, trainer.control)
-            try:
-                end = self._loop()
-            except Interrupted as error:
-                self._save("interrupted")
-                self.checkpoints.wait()
-                raise TrainingInterrupted(
-                    error.message, "Go on with trainer.train(resume_from_checkpoint=True)."
-                ) from None
-            except Diverged as error:
-                self.folder.append(End(step=self.state.step, reason="diverged", best_step=self.state.best_step))
-                error.hint = "Try a tenth of the learning_rate, warmup_steps=0.1 and max_grad_norm=1.0."
-                raise
-            finally:
-                self.checkpoints.wait()
-            return self._finish(end, started, self.state.step - first)
+        try:
+            with self.folder.locked(), self.interrupts:
+                return self._run(resume, fresh=not within)
+        except Interrupted as error:
+            raise TrainingInterrupted(error.message, "Go on with trainer.train(resume_from_checkpoint=True).") from None
+
+    def _run(self, resume: str | bool | None, *, fresh: bool) -> TrainOutput:
+        trainer = self.trainer
+        self._begin(resume, fresh=fresh)
+        started, first = time.monotonic(), self.state.step
+        trainer.control = trainer.callback_handler.on_train_begin(self.args, trainer.state, trainer.control)
+        try:
+            end = self._loop()
+        except Interrupted:
+            self._save("interrupted")
+            raise
+        except Diverged as error:
+            self.folder.append(End(step=self.state.step, reason="diverged", best_step=self.state.best_step))
+            error.hint = "Try a tenth of the learning_rate, warmup_steps=0.1 and max_grad_norm=1.0."
+            raise
+        finally:
+            self.checkpoints.wait()
+            for hook in self.hooks:
+                hook.remove()
+        return self._finish(end, started, self.state.step - first)
 
     def _begin(self, resume: str | bool | None, *, fresh: bool) -> None:
         trainer, args, setup = self.trainer, self.args, self.setup
