@@ -1,4 +1,3 @@
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -138,23 +137,23 @@ def test_building_keeps_the_cache_under_its_limit(tmp_path):
     assert [entry.key for entry in cache.entries(tmp_path)] == ["b"]
 
 
-def use_and_wait(root, ready, go_on):
-    cache.obtain("tokens", "k", write("x"), root=root)
-    ready.set()
-    go_on.wait(60)
+USE_AND_WAIT = """
+import pathlib, sys
+from whet.data import cache
+cache.obtain("tokens", "k", lambda folder: (folder / "x").write_text("x"), root=pathlib.Path(sys.argv[1]))
+print("ready", flush=True)
+sys.stdin.read()
+"""
 
 
 def test_an_entry_that_a_live_process_uses_is_not_removed(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    ready, go_on = context.Event(), context.Event()
-    user = context.Process(target=use_and_wait, args=(tmp_path, ready, go_on))
-    user.start()
-    try:
-        assert ready.wait(60)
-        assert cache.clear(tmp_path) == []
-    finally:
-        user.kill()
-        user.join(60)
+    command = [sys.executable, "-c", USE_AND_WAIT, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as user:
+        try:
+            assert user.stdout.readline() == "ready\n"
+            assert cache.clear(tmp_path) == []
+        finally:
+            user.kill()
     assert [entry.key for entry in cache.clear(tmp_path)] == ["k"]
     assert list((tmp_path / "tokens").iterdir()) == []
 

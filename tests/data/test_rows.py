@@ -20,9 +20,7 @@ def make_dataset(**columns):
 @given(st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=6), min_size=1, max_size=8))
 @settings(deadline=None)
 def test_rows_come_through_as_they_are(rows):
-    dataset = Dataset.from_dict(
-        {"input_ids": rows}, features=Features({"input_ids": Sequence(Value("int64"))})
-    )
+    dataset = Dataset.from_dict({"input_ids": rows}, features=Features({"input_ids": Sequence(Value("int64"))}))
     assert as_lists(from_rows(dataset)) == rows
     assert as_lists(from_rows([{"input_ids": row} for row in rows])) == rows
 

@@ -115,9 +115,7 @@ def share(rows: Rows, rank: int, world: int) -> Rows:
     return rows[start : start + size + (rank < rest)]
 
 
-def pad(
-    tokens: Tokens, rows: Rows, *, pad_id: int, multiple: int = 1, pad_type: int = 0
-) -> dict[str, NDArray[Any]]:
+def pad(tokens: Tokens, rows: Rows, *, pad_id: int, multiple: int = 1, pad_type: int = 0) -> dict[str, NDArray[Any]]:
     """Rows as one rectangle, filled on the right to the longest row or a multiple above it."""
     where, lengths = _places(tokens.offsets, rows)
     width = -(-int(lengths.max(initial=0)) // multiple) * multiple

@@ -88,9 +88,7 @@ def _feed(digest: Any, part: Any) -> None:
     elif part is None or isinstance(part, bool | int | float):
         tag, data = type(part).__name__.encode(), repr(part).encode()
     else:
-        raise TypeError(
-            f"fingerprint takes text, bytes, numbers and lists of them, not {type(part).__name__}"
-        )
+        raise TypeError(f"fingerprint takes text, bytes, numbers and lists of them, not {type(part).__name__}")
     digest.update(tag + b"%d:" % len(data))
     digest.update(data)
 
@@ -194,11 +192,7 @@ def _build(path: Path, build: Callable[[Path], None], note: str) -> None:
     scratch.mkdir()
     try:
         build(scratch)
-        files = {
-            str(file.relative_to(scratch)): file.stat().st_size
-            for file in scratch.rglob("*")
-            if file.is_file()
-        }
+        files = {str(file.relative_to(scratch)): file.stat().st_size for file in scratch.rglob("*") if file.is_file()}
         manifest = {"note": note, "files": files}
         (scratch / _MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False), encoding="utf-8")
         if path.exists() and not _whole(path):
@@ -206,9 +200,7 @@ def _build(path: Path, build: Callable[[Path], None], note: str) -> None:
         try:
             scratch.rename(path)
         except OSError:
-            if not _whole(
-                path
-            ):  # otherwise another process, where locks do not work, was first: use its entry
+            if not _whole(path):  # otherwise another process, where locks do not work, was first: use its entry
                 raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -353,6 +345,4 @@ def _disk_faults(path: Path) -> Iterator[None]:
             hint = "Set WHET_CACHE to a folder that can be written."
         else:
             raise
-        raise EnvironmentFault(
-            f"Cannot write the cache in {str(path)!r}: {error.strerror or error}.", hint
-        ) from None
+        raise EnvironmentFault(f"Cannot write the cache in {str(path)!r}: {error.strerror or error}.", hint) from None

@@ -16,9 +16,7 @@ LABELS = ("labels", "label", "label_ids")
 # What `Tokens` can hold; every other column that the model takes would be lost.
 HELD = ("input_ids", "token_type_ids", "attention_mask", *LABELS)
 # Assumed to be taken by the model where the caller does not say what it takes.
-OTHERS = frozenset(
-    {"position_ids", "inputs_embeds", "head_mask", "pixel_values", "bbox", "global_attention_mask"}
-)
+OTHERS = frozenset({"position_ids", "inputs_embeds", "head_mask", "pixel_values", "bbox", "global_attention_mask"})
 
 
 class Unrepresentable(DataError):
@@ -57,9 +55,7 @@ def from_rows(rows: Any, *, inputs: Collection[str] = OTHERS) -> Tokens:
 Column = tuple[NDArray[Any], NDArray[np.int64]]
 
 
-def _tokens(
-    ids: NDArray[Any], lengths: NDArray[np.int64], types: NDArray[Any] | None, labels: Column | None
-) -> Tokens:
+def _tokens(ids: NDArray[Any], lengths: NDArray[np.int64], types: NDArray[Any] | None, labels: Column | None) -> Tokens:
     flat = np.ascontiguousarray(ids, np.int32)
     offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
     kinds = None if types is None else np.ascontiguousarray(types, np.uint8)
