@@ -77,6 +77,25 @@ def test_labels_of_a_trained_model_are_kept_for_new_data(tmp_path: Path) -> None
     assert split["label"][:2] == [2, 0]
 
 
+def test_new_data_of_one_label_can_be_scored() -> None:
+    source = {"text": [text(1), text(2)], "label": ["good", "good"]}
+    examples = load_examples(source, labelled=False, task=Task("binary", ("bad", "good")))
+    assert examples.splits["test"]["label"][:] == [1, 1]
+
+
+def test_new_data_with_several_labels_in_a_cell() -> None:
+    source = {"text": [text(1), text(2)], "label": ["a;c", "b"]}
+    examples = load_examples(source, labelled=False, task=Task("multilabel", ("a", "b", "c")))
+    assert examples.splits["test"]["label"][:] == [[1, 0, 1], [0, 1, 0]]
+
+
+def test_labels_that_a_trained_model_does_not_have_are_counted() -> None:
+    source = {"text": [text(1), text(2)], "label": ["good", "odd"]}
+    examples = load_examples(source, labelled=False, task=Task("binary", ("bad", "good")))
+    assert examples.splits["test"]["label"][:] == [1, None]
+    assert examples.origin["unseen_labels"] == {"test": {"odd": 1}}
+
+
 def test_unlabelled_data_with_a_named_text_column(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", as_csv(ROWS, header=("quote", "other")))
     examples = load_examples(path, DataConfig(text="quote"), labelled=False)

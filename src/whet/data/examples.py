@@ -15,7 +15,7 @@ from whet.config import DataConfig
 from whet.data.cache import fingerprint, obtain
 from whet.data.columns import Columns, Task, choose_columns
 from whet.data.giveaways import telling_columns
-from whet.data.labels import LabelReader, understand_labels
+from whet.data.labels import LabelReader, labels_of_task, understand_labels
 from whet.data.raw import RawSplit, printable
 from whet.data.sources import Source, find_source, read_source
 from whet.data.split_writer import SplitWriter, write_made_splits
@@ -189,9 +189,7 @@ class _Builder:
             reader = understand_labels(raw, columns, self.config)
         else:
             assert self.task is not None
-            known = {"train": next(iter(raw.values()))}
-            template = understand_labels(known, columns, dataclasses.replace(self.config, task="auto"))
-            reader = dataclasses.replace(template, task=self.task)
+            reader = labels_of_task(next(iter(raw.values())), columns.label, self.task, self.config)
         labels = " / ".join(map(printable, reader.task.labels[:6])) + (" / …" if len(reader.task.labels) > 6 else "")
         what = f"{reader.task.kind}, {labels}" if labels else reader.task.kind
         note = f" ({reader.note})" if reader.note else ""

@@ -172,6 +172,19 @@ def understand_labels(splits: Mapping[str, RawSplit], columns: Columns, config: 
     return _from_values(train, found, columns.label, config)
 
 
+def labels_of_task(split: RawSplit, column: str, task: Task, config: DataConfig) -> LabelReader:
+    """How to read the labels of new data for a task that is settled: that of a trained model."""
+    numeric = bool(task.labels) and all(map(is_whole, task.labels))
+    cut = None
+    if task.kind == "multilabel" and len(label_columns(split, column)) == 1:
+        found = survey(split, column)
+        if found.kind == "text":
+            known = set(task.labels)
+            fitting = (d for d in "|;," if all(known >= set(split_cell(value, d)) for value in found.values))
+            cut = _cutter(found.values, config.label_delimiter or next(fitting, None))
+    return LabelReader(task, column, numeric, minus_one_is_missing="-1" not in task.labels, cut=cut)
+
+
 def _from_values(train: RawSplit, found: Survey, column: str, config: DataConfig) -> LabelReader:
     """Classes, numbers or cells with several labels, by what the values look like."""
     values = found.values
