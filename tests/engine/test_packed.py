@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.conftest import FAMILIES, random_tokens, small_model
 
+from tests.conftest import FAMILIES, random_tokens, small_model
 from whet.data.batches import pad
 from whet.engine.feed import Network, to_device
 from whet.engine.packed import why_not_packed

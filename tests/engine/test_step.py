@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.conftest import random_tokens, small_model
 
+from tests.conftest import random_tokens, small_model
 from whet.config import TrainConfig
 from whet.data.batches import Order
 from whet.data.columns import Task

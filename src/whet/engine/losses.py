@@ -7,6 +7,7 @@ when the last micro-batch is short, and so is the split of a batch over processe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,16 +28,18 @@ class Loss:
 
     def total(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Sum over the rows, each with its class weight."""
+        return self.rows(logits, labels).sum()
+
+    def rows(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of each row, with its class weight."""
         logits = logits.float()
         if self.task.kind == "regression":
-            return F.mse_loss(logits.squeeze(-1), labels.float(), reduction="sum")
+            return F.mse_loss(logits.squeeze(-1), labels.float(), reduction="none")
+        weights = _class_weights(self.class_weights, logits.device)
         if self.task.kind == "multilabel":
-            weights = self._tensor(logits)
-            rows = F.binary_cross_entropy_with_logits(logits, labels.float(), reduction="none", pos_weight=weights)
-            return rows.mean(dim=-1).sum()
-        return F.cross_entropy(
-            logits, labels, weight=self._tensor(logits), reduction="sum", label_smoothing=self.label_smoothing
-        )
+            each = F.binary_cross_entropy_with_logits(logits, labels.float(), reduction="none", pos_weight=weights)
+            return each.mean(dim=-1)
+        return F.cross_entropy(logits, labels, weight=weights, reduction="none", label_smoothing=self.label_smoothing)
 
     def weight(self, labels: np.ndarray[Any, Any]) -> float:
         """What the sum over these rows is divided by: their number, or the sum of their class weights."""
@@ -49,12 +52,14 @@ class Loss:
         plain = Loss(self.task)
         if not len(labels):
             return float("nan")
-        return float(plain.total(torch.tensor(logits).double(), torch.tensor(labels))) / len(labels)
+        rows = plain.rows(torch.tensor(logits), torch.tensor(labels))
+        return float(rows.double().mean())
 
-    def _tensor(self, like: Tensor) -> Tensor | None:
-        if self.class_weights is None:
-            return None
-        return torch.tensor(self.class_weights, dtype=like.dtype, device=like.device)
+
+@cache
+def _class_weights(weights: tuple[float, ...] | None, device: torch.device) -> Tensor | None:
+    """Made once a device: a captured step may not copy from the host."""
+    return None if weights is None else torch.tensor(weights, device=device)
 
 
 def balanced_weights(task: Task, labels: np.ndarray[Any, Any]) -> tuple[float, ...] | None:

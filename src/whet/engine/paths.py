@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,12 @@ def choose_path(
         from whet.engine.fused.step import FusedNetwork, FusedStepper
 
         used = used_ids(tokens, model.config.vocab_size)
-        fused = FusedNetwork(model, hardware, used, decay=config.weight_decay > 0, seed=config.seed)
+        room = (config.batch_size, most_tokens(tokens[0], config.batch_size))
+        fused = FusedNetwork(model, hardware, used, decay=config.weight_decay > 0, seed=config.seed, most=room)
+        if hardware.device.type == "cuda":
+            from whet.engine.fused.graphs import GraphStepper
+
+            return fused, GraphStepper(fused, loss, config, hardware)
         return fused, FusedStepper(fused, _loss_of(fused, loss), config, hardware)
     network = Network(model, hardware.device)
     network.why = "; ".join(filter(None, (reason, network.why_padded)))
@@ -55,8 +61,23 @@ def used_ids(tokens: Sequence[Tokens], vocabulary: int) -> np.ndarray[Any, Any]:
     return np.flatnonzero(seen)
 
 
+def most_tokens(tokens: Tokens, rows: int) -> int:
+    """What the longest rows of the table hold together: no batch of so many rows can have more."""
+    longest = np.partition(tokens.lengths, -min(rows, len(tokens)))[-rows:]
+    return int(longest.sum()) + 256
+
+
 def _why_not_here(hardware: Hardware) -> str:
-    return "" if hardware.device.type == "cpu" else f"fused layers do not run on {hardware.device.type} here"
+    """Why this device cannot run fused layers, if it cannot."""
+    if hardware.device.type == "cpu":
+        return ""
+    if hardware.device.type != "cuda":
+        return f"fused layers do not run on {hardware.device.type}"
+    if not hardware.bf16:
+        return "fused layers on a GPU compute in bf16, and float32 was asked for"
+    if find_spec("triton") is None:
+        return "the package triton is not installed"
+    return ""
 
 
 def _loss_of(network: Network, loss: Loss) -> Any:

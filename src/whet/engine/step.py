@@ -88,6 +88,12 @@ class Stepper:
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
+    def rehearse(self, feed: Feed, rows: Rows) -> None:
+        """Forward and backward as a step does them, and nothing else: to see what a step costs."""
+        self.model.train()
+        self.backward(feed.batch(rows), weight=1.0)
+        self.zero()
+
     def zero(self) -> None:
         """Forget the gradients of a step that was not finished."""
         self.optimizer.zero_grad(set_to_none=True)
@@ -134,8 +140,13 @@ def precision(hardware: Hardware) -> AbstractContextManager[Any]:
 
 def seed_step(seed: int, step: int, rank: int = 0) -> None:
     """Dropout is a function of (seed, step): there is no generator state to lose or to restore."""
-    mixed = np.random.SeedSequence([seed, step, rank]).generate_state(2, np.uint32)
-    torch.manual_seed(int(mixed[0]) << 32 | int(mixed[1]))
+    torch.manual_seed(step_seed(seed, step, rank))
+
+
+def step_seed(seed: int, step: int, rank: int = 0, micro: int = 0) -> int:
+    """64 bits that differ for every step, process and micro-batch."""
+    mixed = np.random.SeedSequence([seed, step, rank, micro]).generate_state(2, np.uint32)
+    return int(mixed[0]) << 32 | int(mixed[1])
 
 
 def split(rows: Rows, most: int) -> Sequence[Rows]:

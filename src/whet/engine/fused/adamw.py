@@ -29,7 +29,8 @@ class AdamW:
 def norm_of_gradients(flat: FlatModel) -> Tensor:
     """The global norm, summed in float32 (float64 across the groups)."""
     parts = [torch.linalg.vector_norm(group.gradient, dtype=torch.float32) for group in flat.groups()]
-    return torch.linalg.vector_norm(torch.stack(parts))
+    total: Tensor = torch.linalg.vector_norm(torch.stack(parts))
+    return total
 
 
 def update_on_cpu(flat: FlatModel, rule: AdamW, step: int, rate: float, scale: float) -> None:

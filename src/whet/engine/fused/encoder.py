@@ -56,10 +56,19 @@ class Pieces(Protocol):
 
     def activate(self, x: Tensor, bias: Tensor, shape: Shape) -> Tensor: ...
 
-    def activate_backward(self, gradient: Tensor, x: Tensor, bias: Tensor, shape: Shape, into: Tensor, add: bool) -> Tensor: ...
+    def activate_backward(
+        self, gradient: Tensor, x: Tensor, bias: Tensor, shape: Shape, into: Tensor, add: bool
+    ) -> Tensor: ...
 
     def norm(
-        self, x: Tensor, bias: Tensor, residual: Tensor, weights: tuple[Tensor, Tensor], rate: float, shape: Shape, key: int
+        self,
+        x: Tensor,
+        bias: Tensor,
+        residual: Tensor,
+        weights: tuple[Tensor, Tensor],
+        rate: float,
+        shape: Shape,
+        key: int,
     ) -> tuple[Tensor, Any]: ...
 
     def norm_backward(
@@ -76,6 +85,8 @@ class Encoder:
 
     def __init__(self, flat: FlatModel, shape: Shape, pieces: Pieces) -> None:
         self.flat, self.shape, self.pieces = flat, shape, pieces
+        self.before_layer: list[torch.cuda.Event] = []
+        """What to wait for before the embeddings and before each layer: weights that are still being updated."""
 
     def first_hidden(self, inputs: Inputs, *, training: bool, add: bool = False) -> Tensor:
         """[rows, 1, width]: what every head reads as `hidden[:, 0]`. With grad, backward fills the flat gradients."""
@@ -87,14 +98,21 @@ class Encoder:
 
     def _forward(self, inputs: Inputs, training: bool) -> tuple[Tensor, list[Any]]:
         self.pieces.start(training)
+        self._wait(0)
         hidden, saved = self.pieces.embed(self.flat, inputs, self.shape, 0)
         stack: list[Any] = [saved]
         for index, layer in enumerate(self.flat.layers[:-1]):
+            self._wait(index + 1)
             hidden, saved = self._layer(hidden, layer, inputs, 3 * index + 1)
             stack.append(saved)
+        self._wait(len(self.flat.layers))
         hidden, saved = self._last_layer(hidden, self.flat.layers[-1], inputs, 3 * len(self.flat.layers) - 2)
         stack.append(saved)
         return hidden, stack
+
+    def _wait(self, index: int) -> None:
+        if self.before_layer:
+            torch.cuda.current_stream().wait_event(self.before_layer[index])
 
     def _backward(self, gradient: Tensor, inputs: Inputs, stack: list[Any], add: bool) -> None:
         gradient = self._last_layer_backward(gradient, stack.pop(), self.flat.layers[-1], inputs, add)
@@ -117,7 +135,7 @@ class Encoder:
         d_qkv = pieces.attention_backward(d_context, attention)
         weight_gradient(d_qkv, x, into["qkv"], add)
         pieces.column_sums(d_qkv, into["qkv_bias"], add)
-        return torch.addmm(d_x, d_qkv, layer.weights["qkv"])
+        return torch.addmm(d_x, d_qkv, layer.weights["qkv"], out=d_x)
 
     def _last_layer(self, x: Tensor, layer: Layer, inputs: Inputs, key: int) -> tuple[Tensor, Any]:
         """Only the first token of each row is read from it, so only they are asked, and only they go further."""
@@ -138,7 +156,7 @@ class Encoder:
         weight_gradient(d_keys_values, x, into["qkv"][width:], add)
         pieces.column_sums(d_query, into["qkv_bias"][:width], add)
         pieces.column_sums(d_keys_values, into["qkv_bias"][width:], add)
-        d_first = torch.addmm(d_first, d_query, w["qkv"][:width])
+        torch.addmm(d_first, d_query, w["qkv"][:width], out=d_first)
         d_x = torch.mm(d_keys_values, w["qkv"][width:])
         return d_x.index_add_(0, inputs.first, d_first)
 
@@ -165,7 +183,7 @@ class Encoder:
         d_activated = torch.mm(d_down, w["down"])
         d_up = pieces.activate_backward(d_activated, up, w["up_bias"], self.shape, into["up_bias"], add)
         weight_gradient(d_up, y, into["up"], add)
-        d_y = torch.addmm(d_y, d_up, w["up"])
+        torch.addmm(d_y, d_up, w["up"], out=d_y)
         d_projected, d_residual = pieces.norm_backward(
             d_y, s1, (into["out_bias"], into["norm1_weight"], into["norm1_bias"]), add
         )

@@ -156,7 +156,14 @@ class CpuPieces:
         return d_x
 
     def norm(
-        self, x: Tensor, bias: Tensor, residual: Tensor, weights: tuple[Tensor, Tensor], rate: float, shape: Shape, key: int
+        self,
+        x: Tensor,
+        bias: Tensor,
+        residual: Tensor,
+        weights: tuple[Tensor, Tensor],
+        rate: float,
+        shape: Shape,
+        key: int,
     ) -> tuple[Tensor, Any]:
         x += bias.to(x.dtype)
         mask = self._mask(x.shape, rate, key, x.dtype)

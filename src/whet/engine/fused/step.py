@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,14 +28,24 @@ from whet.errors import ArtifactError
 class FusedNetwork(Network):
     """Logits by the hand-written encoder and the library's own head."""
 
-    def __init__(self, model: Any, hardware: Hardware, used: Any, *, decay: bool, seed: int) -> None:
+    def __init__(
+        self, model: Any, hardware: Hardware, used: Any, *, decay: bool, seed: int, most: tuple[int, int] = (0, 0)
+    ) -> None:
         super().__init__(model, hardware.device)
         kind = torch.bfloat16 if hardware.bf16 else torch.float32
         self.flat = FlatModel(model, hardware.device, kind, used, decay)
-        self.pieces = CpuPieces(seed)
+        self.shift = self._packed.shift if self._packed else 0
+        self.pieces: Any = CpuPieces(seed)
+        if hardware.device.type == "cuda":
+            from whet.engine.fused.pieces_cuda import CudaPieces, partial_elements
+
+            room = partial_elements(len(self.flat.layers), shape_of(model).hidden, *most)
+            self.pieces = CudaPieces(self.flat.small, room)
         self.encoder = Encoder(self.flat, shape_of(model), self.pieces)
         self.add = False
         self.why = ""
+        self.settle: Callable[[], None] = lambda: None
+        """Finishes an update that is still to be done, before the weights are read."""
 
     @property
     def path(self) -> str:
@@ -43,20 +53,21 @@ class FusedNetwork(Network):
 
     def logits(self, batch: Batch) -> Tensor:
         training = self.model.training and torch.is_grad_enabled()
+        self.settle()
         hidden = self.encoder.first_hidden(self._inputs(batch), training=training, add=self.add)
         return head_logits(self.model, hidden)
 
     def collate(self, tokens: Tokens, rows: Rows) -> Batch:
         packed = pack(tokens, rows)
-        shift = self._packed.shift if self._packed else 0
         inputs = {
-            "input_ids": torch.from_numpy(self.flat.new_id[packed.input_ids]),
-            "position_ids": torch.from_numpy(packed.position_ids + shift),
+            "input_ids": self.flat.new_id[packed.input_ids],
+            "position_ids": packed.position_ids + self.shift,
         }
         if packed.token_type_ids is not None:
-            inputs["token_type_ids"] = torch.from_numpy(packed.token_type_ids)
-        labels = None if packed.labels is None else torch.from_numpy(packed.labels)
-        return Batch(inputs, labels, make_layout(packed.cu_seqlens, self.device))
+            inputs["token_type_ids"] = packed.token_type_ids
+        tensors = {name: torch.from_numpy(array).to(self.device) for name, array in inputs.items()}
+        labels = None if packed.labels is None else torch.from_numpy(packed.labels).to(self.device)
+        return Batch(tensors, labels, make_layout(packed.cu_seqlens, self.device))
 
     def _inputs(self, batch: Batch) -> Inputs:
         layout = batch.layout
@@ -91,7 +102,7 @@ class FusedStepper(Stepper):
         super().__init__(
             model=network.model,
             loss_of=loss_of,
-            optimizer=None,
+            optimizer=None,  # type: ignore[arg-type]  # the update is written out in `_update`
             hardware=hardware,
             clip=config.clip,
             seed=config.seed,

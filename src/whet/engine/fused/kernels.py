@@ -1,0 +1,426 @@
+"""Triton kernels for what is not a matrix product. Each writes what its backward pass needs and nothing else.
+
+Sums over tokens (gradients of biases and norms) are written as partial sums by a fixed grid and added up in one
+last kernel, in a fixed order: the same bits every time. Dropout masks are not stored: a mask is a function of the
+step's seed, the place in the model and the element, and is drawn again in the backward pass.
+"""
+
+# Triton reads the types of constants off annotations and the code off this file: no `from __future__` here.
+import triton
+import triton.language as tl
+
+ROW_TILE = 32
+COLUMN_TILE = 64
+
+
+@triton.jit
+def _kept(seed_at, key, element, rate):
+    seed = tl.load(seed_at) + key * 7919
+    return tl.rand(seed, element) >= rate
+
+
+@triton.jit
+def norm_forward(
+    x,
+    bias,
+    residual,
+    gamma,
+    beta,
+    y,
+    total,
+    mean,
+    rstd,
+    seed_at,
+    key,
+    rate,
+    epsilon,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DROP: tl.constexpr,
+):
+    """y = norm(dropout(x + bias) + residual), one row a program."""
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    element = row * WIDTH + column
+    value = tl.load(x + element, inside, 0.0).to(tl.float32) + tl.load(bias + column, inside, 0.0)
+    if DROP:
+        value = tl.where(_kept(seed_at, key, element, rate), value / (1.0 - rate), 0.0)
+    value += tl.load(residual + element, inside, 0.0).to(tl.float32)
+    # The backward pass reads the rounded sum, so the forward pass normalises the rounded sum.
+    value = value.to(total.dtype.element_ty).to(tl.float32)
+    tl.store(total + element, value, inside)
+    middle = tl.sum(tl.where(inside, value, 0.0), 0) / WIDTH
+    centred = tl.where(inside, value - middle, 0.0)
+    scale = tl.rsqrt(tl.sum(centred * centred, 0) / WIDTH + epsilon)
+    normed = centred * scale * tl.load(gamma + column, inside, 0.0) + tl.load(beta + column, inside, 0.0)
+    tl.store(y + element, normed, inside)
+    tl.store(mean + row, middle)
+    tl.store(rstd + row, scale)
+
+
+@triton.jit
+def norm_backward(
+    d_y,
+    total,
+    mean,
+    rstd,
+    gamma,
+    d_x,
+    d_total,
+    partial,
+    seed_at,
+    key,
+    rate,
+    rows,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DROP: tl.constexpr,
+):
+    """Gradients of x and of the residual; partial sums for bias, gamma and beta."""
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    weight = tl.load(gamma + column, inside, 0.0)
+    for_bias = tl.zeros((BLOCK,), tl.float32)
+    for_gamma = tl.zeros((BLOCK,), tl.float32)
+    for_beta = tl.zeros((BLOCK,), tl.float32)
+    for row in range(program, rows, programs):
+        element = row * WIDTH + column
+        gradient = tl.load(d_y + element, inside, 0.0).to(tl.float32)
+        value = tl.load(total + element, inside, 0.0).to(tl.float32)
+        scale = tl.load(rstd + row)
+        normed = tl.where(inside, (value - tl.load(mean + row)) * scale, 0.0)
+        weighted = gradient * weight
+        through = tl.sum(weighted * normed, 0) / WIDTH
+        level = tl.sum(weighted, 0) / WIDTH
+        result = (weighted - normed * through - level) * scale
+        tl.store(d_total + element, result, inside)
+        if DROP:
+            result = tl.where(_kept(seed_at, key, element, rate), result / (1.0 - rate), 0.0)
+        tl.store(d_x + element, result, inside)
+        for_bias += tl.where(inside, result, 0.0)
+        for_gamma += gradient * normed
+        for_beta += gradient
+    at = partial + program * WIDTH + column
+    tl.store(at, for_bias, inside)
+    tl.store(at + programs * WIDTH, for_gamma, inside)
+    tl.store(at + 2 * programs * WIDTH, for_beta, inside)
+
+
+@triton.jit
+def embed_forward(
+    ids,
+    positions,
+    types,
+    word,
+    place,
+    kind,
+    gamma,
+    beta,
+    y,
+    total,
+    mean,
+    rstd,
+    seed_at,
+    rate,
+    epsilon,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DROP: tl.constexpr,
+    TYPED: tl.constexpr,
+):
+    """y = dropout(norm(word + position + type)), one token a program, tables in float32."""
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    value = tl.load(word + tl.load(ids + row) * WIDTH + column, inside, 0.0)
+    value += tl.load(place + tl.load(positions + row) * WIDTH + column, inside, 0.0)
+    if TYPED:
+        value += tl.load(kind + tl.load(types + row) * WIDTH + column, inside, 0.0)
+    element = row * WIDTH + column
+    tl.store(total + element, value, inside)
+    middle = tl.sum(tl.where(inside, value, 0.0), 0) / WIDTH
+    centred = tl.where(inside, value - middle, 0.0)
+    scale = tl.rsqrt(tl.sum(centred * centred, 0) / WIDTH + epsilon)
+    normed = centred * scale * tl.load(gamma + column, inside, 0.0) + tl.load(beta + column, inside, 0.0)
+    if DROP:
+        normed = tl.where(_kept(seed_at, 0, element, rate), normed / (1.0 - rate), 0.0)
+    tl.store(y + element, normed, inside)
+    tl.store(mean + row, middle)
+    tl.store(rstd + row, scale)
+
+
+@triton.jit
+def embed_backward(
+    d_y,
+    total,
+    mean,
+    rstd,
+    gamma,
+    d_total,
+    partial,
+    seed_at,
+    rate,
+    rows,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DROP: tl.constexpr,
+):
+    """Gradient of the summed embeddings; partial sums for gamma and beta (the first of three stays zero)."""
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    weight = tl.load(gamma + column, inside, 0.0)
+    for_gamma = tl.zeros((BLOCK,), tl.float32)
+    for_beta = tl.zeros((BLOCK,), tl.float32)
+    for row in range(program, rows, programs):
+        element = row * WIDTH + column
+        gradient = tl.load(d_y + element, inside, 0.0).to(tl.float32)
+        if DROP:
+            gradient = tl.where(_kept(seed_at, 0, element, rate), gradient / (1.0 - rate), 0.0)
+        scale = tl.load(rstd + row)
+        normed = tl.where(inside, (tl.load(total + element, inside, 0.0) - tl.load(mean + row)) * scale, 0.0)
+        weighted = gradient * weight
+        through = tl.sum(weighted * normed, 0) / WIDTH
+        level = tl.sum(weighted, 0) / WIDTH
+        tl.store(d_total + element, (weighted - normed * through - level) * scale, inside)
+        for_gamma += gradient * normed
+        for_beta += gradient
+    at = partial + program * WIDTH + column
+    tl.store(at, for_gamma, inside)
+    tl.store(at + programs * WIDTH, for_beta, inside)
+
+
+@triton.jit
+def sum_by_word(d_total, order, starts, ids, into, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr):
+    """The gradient row of each distinct word: its tokens stand together in `order`, from starts[i] on."""
+    which = tl.program_id(0)
+    begin, end = tl.load(starts + which), tl.load(starts + which + 1)
+    if begin < end:
+        column = tl.arange(0, BLOCK)
+        inside = column < WIDTH
+        total = tl.zeros((BLOCK,), tl.float32)
+        for at in range(begin, end):
+            total += tl.load(d_total + tl.load(order + at) * WIDTH + column, inside, 0.0)
+        target = into + tl.load(ids + tl.load(order + begin)) * WIDTH + column
+        if ADD:
+            total += tl.load(target, inside, 0.0).to(tl.float32)
+        tl.store(target, total, inside)
+
+
+@triton.jit
+def sum_by_position(
+    d_total, offsets, into, rows, SHIFT: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr
+):
+    """The gradient row of each position: the token at that place of every row that is long enough."""
+    place = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    total = tl.zeros((BLOCK,), tl.float32)
+    for row in range(rows):
+        at = tl.load(offsets + row) + place
+        if at < tl.load(offsets + row + 1):
+            total += tl.load(d_total + at * WIDTH + column, inside, 0.0)
+    target = into + (place + SHIFT) * WIDTH + column
+    if ADD:
+        total += tl.load(target, inside, 0.0).to(tl.float32)
+    tl.store(target, total, inside)
+
+
+@triton.jit
+def sum_by_type(
+    d_total, types, into, tokens, WIDTH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr
+):
+    """The gradient row of each token type."""
+    kind = tl.program_id(0)
+    column = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    inside = column < WIDTH
+    total = tl.zeros((TILE,), tl.float32)
+    for start in range(0, tokens, ROWS):
+        row = start + tl.arange(0, ROWS)
+        chosen = (row < tokens) & (tl.load(types + row, row < tokens, -1) == kind)
+        values = tl.load(d_total + row[:, None] * WIDTH + column[None, :], chosen[:, None] & inside[None, :], 0.0)
+        total += tl.sum(values, 0)
+    target = into + kind * WIDTH + column
+    if ADD:
+        total += tl.load(target, inside, 0.0).to(tl.float32)
+    tl.store(target, total, inside)
+
+
+@triton.jit
+def _erf_gelu(x):
+    return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+
+
+@triton.jit
+def _erf_gelu_slope(x):
+    density = tl.exp(-0.5 * x * x) * 0.3989422804014327
+    return 0.5 * (1.0 + tl.erf(x * 0.7071067811865476)) + x * density
+
+
+@triton.jit
+def _tanh(x):
+    return 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0)
+
+
+@triton.jit
+def activate_forward(x, bias, y, elements, WIDTH: tl.constexpr, BLOCK: tl.constexpr, TANH: tl.constexpr):
+    """y = gelu(x + bias)."""
+    element = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = element < elements
+    value = tl.load(x + element, inside, 0.0).to(tl.float32) + tl.load(bias + element % WIDTH, inside, 0.0)
+    if TANH:
+        inner = 0.7978845608028654 * (value + 0.044715 * value * value * value)
+        result = 0.5 * value * (1.0 + _tanh(inner))
+    else:
+        result = _erf_gelu(value)
+    tl.store(y + element, result, inside)
+
+
+@triton.jit
+def activate_backward(
+    d_y,
+    x,
+    bias,
+    d_x,
+    partial,
+    rows,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+    TANH: tl.constexpr,
+):
+    """Gradient of x; partial sums for the bias."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    inside = (row < rows)[:, None] & (column < WIDTH)[None, :]
+    element = row[:, None] * WIDTH + column[None, :]
+    value = tl.load(x + element, inside, 0.0).to(tl.float32) + tl.load(bias + column, column < WIDTH, 0.0)[None, :]
+    if TANH:
+        inner = 0.7978845608028654 * (value + 0.044715 * value * value * value)
+        bent = _tanh(inner)
+        slope = 0.7978845608028654 * (1.0 + 3.0 * 0.044715 * value * value)
+        slope = 0.5 * (1.0 + bent) + 0.5 * value * (1.0 - bent * bent) * slope
+    else:
+        slope = _erf_gelu_slope(value)
+    result = tl.load(d_y + element, inside, 0.0).to(tl.float32) * slope
+    tl.store(d_x + element, result, inside)
+    tl.store(partial + tl.program_id(0) * WIDTH + column, tl.sum(tl.where(inside, result, 0.0), 0), column < WIDTH)
+
+
+@triton.jit
+def join_columns(
+    first,
+    second,
+    third,
+    joined,
+    partial,
+    rows,
+    PART: tl.constexpr,
+    PARTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Two or three [rows, PART] tensors beside one another, and the partial column sums of the whole."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    which = (tl.program_id(1) * TILE) // PART
+    inside = (row < rows)[:, None] & (column < PART * PARTS)[None, :]
+    element = row[:, None] * PART + (column - which * PART)[None, :]
+    source = tl.where(which == 0, first, tl.where(which == 1, second, third))
+    value = tl.load(source + element, inside, 0.0)
+    tl.store(joined + row[:, None] * (PART * PARTS) + column[None, :], value, inside)
+    sums = tl.sum(tl.where(inside, value.to(tl.float32), 0.0), 0)
+    tl.store(partial + tl.program_id(0) * (PART * PARTS) + column, sums, column < PART * PARTS)
+
+
+@triton.jit
+def add_up(partials, jobs, into, TILE: tl.constexpr, ADD: tl.constexpr):
+    """Every sum that was put off: job = (where its partials lie, how many, how wide, where it goes)."""
+    job = jobs + tl.program_id(0) * 4
+    source, count, width, target = tl.load(job), tl.load(job + 1), tl.load(job + 2), tl.load(job + 3)
+    column = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    inside = column < width
+    total = tl.zeros((TILE,), tl.float32)
+    for index in range(count):
+        total += tl.load(partials + source + index * width + column, inside, 0.0)
+    if ADD:
+        total += tl.load(into + target + column, inside, 0.0)
+    tl.store(into + target + column, total, inside)
+
+
+@triton.jit
+def squares(gradient, elements, partial, BLOCK: tl.constexpr):
+    """Partial sums of squares, for the global norm."""
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(program * BLOCK, elements, programs * BLOCK):
+        element = start + tl.arange(0, BLOCK)
+        value = tl.load(gradient + element, element < elements, 0.0).to(tl.float32)
+        total += value * value
+    tl.store(partial + program, tl.sum(total, 0))
+
+
+@triton.jit
+def note(partial, loss, step_at, window_loss, window_norm, first_bad, scale, clip, COUNT: tl.constexpr):
+    """The norm, the clipping factor, and whether this step may reach the weights (scale 0 when it may not)."""
+    norm = tl.sqrt(tl.sum(tl.load(partial + tl.arange(0, COUNT)).to(tl.float64), 0))
+    value = tl.load(loss).to(tl.float64)
+    bad = tl.load(first_bad)
+    infinity = float("inf")
+    finite = (norm == norm) & (norm < infinity) & (value == value) & (value < infinity) & (value > -infinity)
+    good = finite & (bad < 0)
+    tl.store(first_bad, tl.where(good | (bad >= 0), bad, tl.load(step_at)))
+    tl.store(window_loss, tl.load(window_loss) + tl.where(good, value, float("nan")))
+    tl.store(window_norm, norm)
+    factor = tl.where(clip > 0, tl.minimum(1.0, clip / (norm + 1e-6)), 1.0)
+    tl.store(scale, tl.where(good, factor, -1.0).to(tl.float32))
+
+
+@triton.jit
+def adamw(
+    master,
+    first,
+    second,
+    gradient,
+    compute,
+    scale_at,
+    rule_at,
+    start,
+    end,
+    decays_until,
+    computes_until,
+    beta1,
+    rest1,
+    beta2,
+    rest2,
+    epsilon,
+    decay,
+    BLOCK: tl.constexpr,
+    COPY: tl.constexpr,
+):
+    """One pass over a span by a few programs, so that other work finds room beside it.
+
+    `rule_at` holds the rate and the two bias corrections of this step.
+
+    `rest` is 1 - β, subtracted in double precision on the host: in float32 it would lose four digits.
+    """
+    scale = tl.load(scale_at)
+    if scale < 0:
+        end = start
+    rate, correct1, correct2 = tl.load(rule_at), tl.load(rule_at + 1), tl.load(rule_at + 2)
+    for begin in range(start + tl.program_id(0) * BLOCK, end, tl.num_programs(0) * BLOCK):
+        element = begin + tl.arange(0, BLOCK)
+        inside = element < end
+        value = tl.load(gradient + element, inside, 0.0).to(tl.float32) * scale
+        weight = tl.load(master + element, inside, 0.0)
+        weight *= 1.0 - rate * tl.where(element < decays_until, decay, 0.0)
+        moment1 = beta1 * tl.load(first + element, inside, 0.0) + rest1 * value
+        moment2 = beta2 * tl.load(second + element, inside, 0.0) + rest2 * value * value
+        weight -= rate * correct1 * moment1 / (tl.sqrt(moment2) * correct2 + epsilon)
+        tl.store(first + element, moment1, inside)
+        tl.store(second + element, moment2, inside)
+        tl.store(master + element, weight, inside)
+        if COPY:
+            tl.store(compute + element, weight, inside & (element < computes_until))

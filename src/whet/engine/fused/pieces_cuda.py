@@ -1,0 +1,272 @@
+"""The pieces of a layer on CUDA: Triton kernels, and torch's own flash attention over cumulative lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import torch.utils.deterministic
+from torch import Tensor
+
+from whet.engine.fused import kernels
+from whet.engine.fused.encoder import Inputs
+from whet.engine.fused.families import Shape
+from whet.engine.fused.flat import FlatModel, Group
+from whet.engine.fused.kernels import COLUMN_TILE, ROW_TILE
+
+aten = torch.ops.aten
+NORM_PROGRAMS = 224
+
+
+class CudaPieces:
+    """Everything stays on the device. Sums over tokens are put off and added up once, at the end."""
+
+    def __init__(self, small: Group, partial_elements: int) -> None:
+        self.device = device = small.device
+        self._small = small
+        self._rounded = torch.zeros(0)
+        self.seed = torch.zeros((), dtype=torch.int64, device=device)
+        self.training = False
+        self.add = False
+        self._partials = torch.zeros(partial_elements, device=device)
+        self._used = 0
+        self._jobs: list[tuple[int, int, int, int]] = []
+        self._tables: dict[tuple[Any, ...], Tensor] = {}
+        self._expected = (0, 0, 0)
+
+    def start(self, training: bool) -> None:
+        self.training = training
+        self._used = 0
+        self._jobs = []
+        # All biases rounded at once: a product takes its bias in its own type.
+        self._rounded = self._small.master.to(torch.bfloat16)
+
+    # Embeddings
+
+    def embed(self, flat: FlatModel, inputs: Inputs, shape: Shape, key: int) -> tuple[Tensor, Any]:
+        tokens, width = inputs.ids.shape[0], shape.hidden
+        y = torch.empty(tokens, width, dtype=flat.matrices.compute_type, device=self.device)
+        total = torch.empty(tokens, width, device=self.device)
+        mean, rstd = torch.empty(2, tokens, device=self.device)
+        typed = flat.has("embeddings.token_type_embeddings.weight")
+        word = flat.weight("embeddings.word_embeddings.weight")
+        types = torch.zeros_like(inputs.ids) if inputs.types is None else inputs.types
+        kernels.embed_forward[(tokens,)](
+            inputs.ids, inputs.positions, types, word,
+            flat.weight("embeddings.position_embeddings.weight"),
+            flat.weight("embeddings.token_type_embeddings.weight") if typed else word,
+            flat.weight("embeddings.LayerNorm.weight"), flat.weight("embeddings.LayerNorm.bias"),
+            y, total, mean, rstd, self.seed, shape.dropout, shape.epsilon,
+            WIDTH=width, BLOCK=_block(width), DROP=self._drops(shape.dropout), TYPED=typed,
+        )  # fmt: skip
+        return y, (total, mean, rstd, shape)
+
+    def embed_backward(self, flat: FlatModel, inputs: Inputs, gradient: Tensor, saved: Any, add: bool) -> None:
+        total, mean, rstd, shape = saved
+        tokens, width = total.shape
+        d_total = torch.empty_like(total)
+        gamma, beta = flat.gradient("embeddings.LayerNorm.weight"), flat.gradient("embeddings.LayerNorm.bias")
+        partial = self._put_off((gamma, beta), NORM_PROGRAMS, width)
+        kernels.embed_backward[(NORM_PROGRAMS,)](
+            gradient, total, mean, rstd, flat.weight("embeddings.LayerNorm.weight"), d_total, partial,
+            self.seed, shape.dropout, tokens,
+            WIDTH=width, BLOCK=_block(width), DROP=self._drops(shape.dropout),
+        )  # fmt: skip
+        wide = {"WIDTH": width, "BLOCK": _block(width), "ADD": add}
+        order, starts, shift, positions = inputs.layout
+        word, place = (
+            flat.gradient("embeddings.word_embeddings.weight"),
+            flat.gradient("embeddings.position_embeddings.weight"),
+        )
+        kernels.sum_by_word[(tokens,)](d_total, order, starts, inputs.ids, word, **wide)
+        rows = inputs.offsets.shape[0] - 1
+        kernels.sum_by_position[(positions,)](d_total, inputs.offsets, place, rows, SHIFT=shift, **wide)
+        if flat.has("embeddings.token_type_embeddings.weight"):
+            types = torch.zeros_like(inputs.ids) if inputs.types is None else inputs.types
+            kinds = flat.gradient("embeddings.token_type_embeddings.weight")
+            grid = (kinds.shape[0], -(-width // COLUMN_TILE))
+            kernels.sum_by_type[grid](
+                d_total, types, kinds, tokens, WIDTH=width, TILE=COLUMN_TILE, ROWS=128, ADD=add, num_warps=8
+            )
+
+    # Attention: torch's flash attention over cumulative lengths
+
+    def attention(self, qkv: Tensor, inputs: Inputs, shape: Shape, key: int) -> tuple[Tensor, Any]:
+        query, keys, values = qkv.view(-1, 3, shape.heads, shape.width).unbind(1)
+        return self._flash(query, keys, values, inputs.offsets, inputs.longest, inputs, shape)
+
+    def attention_backward(self, gradient: Tensor, saved: Any) -> Tensor:
+        """The three gradients side by side; `column_sums` of them is put off by the same kernel."""
+        return self._joined(self._flash_backward(gradient, saved))
+
+    def attention_of_first(
+        self, query: Tensor, keys_values: Tensor, inputs: Inputs, shape: Shape, key: int
+    ) -> tuple[Tensor, Any]:
+        keys, values = keys_values.view(-1, 2, shape.heads, shape.width).unbind(1)
+        each = torch.arange(query.shape[0] + 1, dtype=torch.int32, device=self.device)
+        asked = query.view(-1, shape.heads, shape.width)
+        return self._flash(asked, keys, values, each, 1, inputs, shape)
+
+    def attention_of_first_backward(self, gradient: Tensor, saved: Any) -> tuple[Tensor, Tensor]:
+        d_query, d_keys, d_values = self._flash_backward(gradient, saved)
+        return d_query.reshape(d_query.shape[0], -1), self._joined((d_keys, d_values))
+
+    def _flash(
+        self, query: Tensor, keys: Tensor, values: Tensor, asked: Tensor, longest: int, inputs: Inputs, shape: Shape
+    ) -> tuple[Tensor, Any]:
+        rate = shape.attention_dropout if self.training else 0.0
+        scale = shape.width**-0.5
+        offsets = inputs.offsets[: asked.shape[0]]
+        result = aten._flash_attention_forward(
+            query, keys, values, asked, offsets, longest, inputs.longest, rate, False, False, scale=scale
+        )
+        context, *state = result[:4]
+        saved = (query, keys, values, context, state, asked, offsets, longest, inputs.longest, rate, scale)
+        return context.view(query.shape[0], -1), saved
+
+    def _flash_backward(self, gradient: Tensor, saved: Any) -> Any:
+        query, keys, values, context, state, asked, offsets, longest, reach, rate, scale = saved
+        logsumexp, random_state, unused = state
+        with _fixed_order():
+            return aten._flash_attention_backward(
+                gradient.view_as(context), query, keys, values, context, logsumexp, asked, offsets, longest, reach,
+                rate, False, random_state, unused, scale=scale,
+            )  # fmt: skip
+
+    def _joined(self, parts: tuple[Tensor, ...]) -> Tensor:
+        rows, part = parts[0].shape[0], parts[0].shape[1] * parts[0].shape[2]
+        width = part * len(parts)
+        joined = torch.empty(rows, width, dtype=parts[0].dtype, device=self.device)
+        tiles = -(-rows // ROW_TILE)
+        kernels.join_columns[(tiles, -(-width // COLUMN_TILE))](
+            parts[0], parts[1], parts[-1], joined, self._expect(joined, tiles), rows,
+            PART=part, PARTS=len(parts), ROWS=ROW_TILE, TILE=COLUMN_TILE,
+        )  # fmt: skip
+        return joined
+
+    def _expect(self, gradient: Tensor, programs: int) -> Tensor:
+        """Room for the partial column sums of this gradient, which `column_sums` will ask for."""
+        partial = self._take(programs * gradient.shape[1])
+        self._expected = (gradient.data_ptr(), int(partial.storage_offset()), programs)
+        return partial
+
+    # The rest of a layer
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        start = int(bias.storage_offset())
+        return F.linear(x, weight, self._rounded[start : start + bias.shape[0]])
+
+    def activate(self, x: Tensor, bias: Tensor, shape: Shape) -> Tensor:
+        y = torch.empty_like(x)
+        elements = x.numel()
+        kernels.activate_forward[(-(-elements // 1024),)](
+            x, bias, y, elements, WIDTH=x.shape[1], BLOCK=1024, TANH=shape.gelu == "tanh"
+        )
+        return y
+
+    def activate_backward(
+        self, gradient: Tensor, x: Tensor, bias: Tensor, shape: Shape, into: Tensor, add: bool
+    ) -> Tensor:
+        rows, width = x.shape
+        d_x = torch.empty_like(x)
+        tiles = -(-rows // ROW_TILE)
+        partial = self._put_off((into,), tiles, width)
+        kernels.activate_backward[(tiles, -(-width // COLUMN_TILE))](
+            gradient, x, bias, d_x, partial, rows,
+            WIDTH=width, ROWS=ROW_TILE, TILE=COLUMN_TILE, TANH=shape.gelu == "tanh",
+        )  # fmt: skip
+        return d_x
+
+    def norm(
+        self,
+        x: Tensor,
+        bias: Tensor,
+        residual: Tensor,
+        weights: tuple[Tensor, Tensor],
+        rate: float,
+        shape: Shape,
+        key: int,
+    ) -> tuple[Tensor, Any]:
+        rows, width = x.shape
+        y, total = torch.empty_like(x), torch.empty_like(x)
+        mean, rstd = torch.empty(2, rows, device=self.device)
+        kernels.norm_forward[(rows,)](
+            x, bias, residual, *weights, y, total, mean, rstd, self.seed, key, rate, shape.epsilon,
+            WIDTH=width, BLOCK=_block(width), DROP=self._drops(rate),
+        )  # fmt: skip
+        return y, (total, mean, rstd, weights[0], rate, key)
+
+    def norm_backward(
+        self, gradient: Tensor, saved: Any, into: tuple[Tensor, Tensor, Tensor], add: bool
+    ) -> tuple[Tensor, Tensor]:
+        total, mean, rstd, gamma, rate, key = saved
+        rows, width = total.shape
+        d_x, d_total = torch.empty_like(total), torch.empty_like(total)
+        programs = min(NORM_PROGRAMS, rows)
+        partial = self._put_off(into, programs, width)
+        kernels.norm_backward[(programs,)](
+            gradient, total, mean, rstd, gamma, d_x, d_total, partial, self.seed, key, rate, rows,
+            WIDTH=width, BLOCK=_block(width), DROP=self._drops(rate),
+        )  # fmt: skip
+        return d_x, d_total
+
+    def column_sums(self, x: Tensor, into: Tensor, add: bool) -> None:
+        pointer, start, programs = self._expected
+        if pointer == x.data_ptr():
+            self._jobs.append((start, programs, x.shape[1], int(into.storage_offset())))
+            self._expected = (0, 0, 0)
+            return
+        into.add_(x.sum(0, dtype=torch.float32)) if add else torch.sum(x, 0, dtype=torch.float32, out=into)
+
+    def finish_backward(self) -> None:
+        """One kernel for every sum that was put off."""
+        key = (self.add, *self._jobs)
+        if key not in self._tables:
+            self._tables[key] = torch.tensor(self._jobs, dtype=torch.int64).to(self.device)
+        widest = max(job[2] for job in self._jobs)
+        grid = (len(self._jobs), -(-widest // 128))
+        kernels.add_up[grid](self._partials, self._tables[key], self._small.gradient, TILE=128, ADD=self.add)
+
+    def _put_off(self, into: tuple[Tensor, ...], programs: int, width: int) -> Tensor:
+        partial = self._take(programs * width * len(into))
+        for index, target in enumerate(into):
+            start = int(partial.storage_offset()) + index * programs * width
+            self._jobs.append((start, programs, width, int(target.storage_offset())))
+        return partial
+
+    def _take(self, elements: int) -> Tensor:
+        start, self._used = self._used, self._used + elements
+        if self._used > self._partials.numel():
+            raise RuntimeError("the buffer for partial sums is too small")
+        return self._partials[start : self._used]
+
+    def _drops(self, rate: float) -> bool:
+        return self.training and rate > 0
+
+
+@contextmanager
+def _fixed_order() -> Iterator[None]:
+    """Attention's backward pass adds in a fixed order: without this, two runs differ in the last bits."""
+    settings: Any = torch.utils.deterministic
+    before, filling = torch.are_deterministic_algorithms_enabled(), settings.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    settings.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        settings.fill_uninitialized_memory = filling
+        torch.use_deterministic_algorithms(before)
+
+
+def partial_elements(layers: int, hidden: int, rows: int, tokens: int) -> int:
+    """Room for the partial sums of one backward pass over this many rows and tokens."""
+    tiles = -(-tokens // ROW_TILE)
+    a_layer = 2 * 3 * NORM_PROGRAMS * hidden + max(tiles, rows + 1) * (4 + 3 + 1) * hidden * 2
+    return (layers + 1) * a_layer
+
+
+def _block(width: int) -> int:
+    return 1 << (width - 1).bit_length()
