@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -128,6 +130,33 @@ def test_from_written_to_drawn_takes_less_than_a_glance(browser: Any, server: Se
         delays = [drawn[str(step)] - at for step, at in written.items() if str(step) in drawn]
     print(f"written to drawn: median {statistics.median(delays):.0f} ms, longest {max(delays):.0f} ms, n={len(delays)}")
     assert len(delays) > 40
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_real_training_is_followed_from_its_first_step_to_its_end(
+    browser: Any, tmp_path: Path, tiny_model_folder: Path
+) -> None:
+    rows = [f"{'good' if k % 2 else 'bad'} day number {k},{'yes' if k % 2 else 'no'}" for k in range(240)]
+    (tmp_path / "days.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    (tmp_path / "runs").mkdir()
+    server = start(tmp_path / "runs")
+    flags = ["--model", str(tiny_model_folder), "--run", "runs/days", "--quiet", "--offline"]
+    training = subprocess.Popen([sys.executable, "-m", "whet", "train", "days.csv", *flags], cwd=tmp_path)
+    try:
+        with open_page(browser, server.url) as seen:
+            seen.page.set_default_timeout(280_000)
+            seen.page.locator("#runs a", has_text="days").click()
+            seen.page.wait_for_function(DRAWN, arg=1)
+            seen.page.wait_for_function("() => document.getElementById('state').textContent === 'finished'")
+            assert training.wait(60) == 0
+            assert points(seen.page, "scores") > 0
+            assert seen.page.locator("#verdict .sentence").inner_text()
+            assert seen.complaints == []
+    finally:
+        training.kill()
+        training.wait()
+        server.stop()
 
 
 @pytest.mark.slow
