@@ -7,8 +7,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from tests.run_folders import HOSTILE, build_run
 
+from tests.run_folders import HOSTILE, build_run
 from whet.notebook import Figure, in_notebook
 
 CELL = """

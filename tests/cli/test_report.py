@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.run_folders import build_run
 
+from tests.run_folders import build_run
 from whet.cli.report import report
 from whet.errors import UsageError
 

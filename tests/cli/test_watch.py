@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 from click.testing import CliRunner
-from tests.run_folders import build_run
 
+from tests.run_folders import build_run
 from whet.cli.watch import watch
 from whet.errors import EnvironmentFault, UsageError
 

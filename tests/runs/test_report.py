@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.run_folders import HOSTILE, build_run
 
+from tests.run_folders import HOSTILE, build_run
 from whet.errors import EnvironmentFault
 from whet.records import End
 from whet.runs.report import as_data, markdown_escaped, write_markdown, write_report

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from tests.browser import chromium, open_page
 from tests.run_folders import HOSTILE, build_run
-
 from whet.runs.report import write_report
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.run_folders import build_run
-
 from whet.runs.compare import compare
 from whet.runs.report_compare import overlaid, write_comparison
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.run_folders import build_run, step_record
 
+from tests.run_folders import build_run, step_record
 from whet.errors import EnvironmentFault, UsageError
 from whet.runs.store import RunFolder
 from whet.serve.live import Server, start

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.browser import chromium, open_page
 from tests.run_folders import HOSTILE, build_run, step_record
-
 from whet.records import to_line
 from whet.runs.store import RunFolder
 from whet.serve.live import Server, start
@@ -110,6 +110,18 @@ def test_a_folder_of_runs_is_listed_and_leads_to_a_run(browser: Any, folder: Run
             seen.page.wait_for_function(DRAWN, arg=240)
             assert seen.page.locator("#state").inner_text() == "finished"
             assert seen.page.evaluate("() => document.documentElement.scrollWidth") <= 380
+            assert seen.complaints == []
+    finally:
+        server.stop()
+
+
+def test_an_address_of_no_run_says_so_and_a_broken_one_shows_the_list(browser: Any, folder: RunFolder) -> None:
+    server = start(folder.path.parent)
+    try:
+        with open_page(browser, f"{server.url}#no-such") as seen:
+            seen.page.locator("#link", has_text="not there").wait_for()
+        with open_page(browser, f"{server.url}#%") as seen:
+            seen.page.locator("#runs a", has_text="growing").wait_for()
             assert seen.complaints == []
     finally:
         server.stop()

@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.run_folders import build_run, step_record
 
+from tests.run_folders import build_run, step_record
 from whet.records import Evaluation, Resume, to_line
 from whet.runs.store import RunFolder
 from whet.serve.tail import POINTS, Cursor, Tail

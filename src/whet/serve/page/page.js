@@ -258,7 +258,10 @@
     source.addEventListener("snapshot", (event) => run.snapshot(JSON.parse(event.data)));
     source.addEventListener("records", (event) => run.records(JSON.parse(event.data)));
     source.addEventListener("open", () => { find("link").hidden = true; });
-    source.addEventListener("error", () => { find("link").hidden = false; });
+    source.addEventListener("error", () => {
+      find("link").textContent = source.readyState === EventSource.CLOSED ? "this run is not there" : "connection lost, trying again";
+      find("link").hidden = false;
+    });
   }
 
   function leave() {
@@ -287,7 +290,7 @@
       find("run").hidden = true;
       find("list").hidden = false;
     }
-    if (location.hash.length > 1) return;
+    if (nameInAddress()) return;
     find("no-runs").hidden = found.runs.length > 0;
     find("runs").querySelector("tbody").replaceChildren(...found.runs.map((run) => {
       const link = element("a", "", run.name);
@@ -300,8 +303,17 @@
     listing = setTimeout(() => list(false), 2000);
   }
 
+  // An address that someone typed may hold a lone %: it names no run then, and the list is shown.
+  function nameInAddress() {
+    try {
+      return decodeURIComponent(location.hash.slice(1));
+    } catch {
+      return "";
+    }
+  }
+
   function route() {
-    const name = decodeURIComponent(location.hash.slice(1));
+    const name = nameInAddress();
     find("back").hidden = !name;
     if (name) watch(name);
     else list(true);
