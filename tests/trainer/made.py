@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.conftest import small_model
 
+from tests.conftest import small_model
 from whet import Trainer, TrainingArguments
 
 QUIET: dict[str, Any] = {"use_cpu": True, "bf16": False, "log_level": "error"}

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tests.trainer.made import QUIET, logged, make_rows, weights
 
 import whet
+from tests.trainer.made import QUIET, logged, make_rows, weights
 
 STEPS = 50
 CASES: dict[str, dict[str, Any]] = {

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+
 from tests.conftest import small_model
 from tests.trainer.made import logged, make_rows, make_trainer, weights
-
 from whet import EarlyStoppingCallback, Trainer, TrainerCallback
 from whet.errors import ArtifactError, UsageError
 from whet.records import Resume

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tests.trainer.notes import Notebook, blocks_of, save_small_bert, with_whet
 
 SHARED = Path(__file__).parents[3] / "shared"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+
 from tests.conftest import FAMILIES, small_model
 from tests.trainer.made import make_rows, weights
-
 from whet import AdamW, TrainStep, get_scheduler
 from whet.errors import UsageError
 

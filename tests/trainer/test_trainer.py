@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.conftest import small_model
-from tests.trainer.made import QUIET, logged, make_rows, make_trainer, weights
 
 import whet
+from tests.conftest import small_model
+from tests.trainer.made import QUIET, logged, make_rows, make_trainer, weights
 from whet import Trainer, TrainerCallback, TrainingArguments
 from whet.errors import DataError, UsageError
 from whet.records import Evaluation

@@ -20,9 +20,9 @@ from whet.engine.model import save_model
 from whet.engine.optim import make_adamw, parameter_groups
 from whet.errors import UsageError
 from whet.trainer import refusals, results
-from whet.trainer.arguments import TrainingArguments, from_stock
 from whet.trainer.callbacks import PrintLines
 from whet.trainer.data import LABELS, Collator, as_tokens, keep_columns, require_rows, signature
+from whet.trainer.making import as_arguments, label_names, logits_of, name_labels, seed_everything, tracker_callbacks
 from whet.trainer.notices import notice
 from whet.trainer.outputs import EvalPrediction, PredictionOutput, TrainOutput, plain, speed
 from whet.trainer.predictions import BatchPredictor, Predicted, predict_tokens
@@ -59,9 +59,9 @@ class Trainer:
         others = refusals.trainer_arguments(others, processing_class)
         refusals.overridden_methods(type(self), Trainer)
         refusals.several_processes()
-        self.args = _arguments(args)
+        self.args = as_arguments(args)
         self.model_init = model_init
-        _seed_everything(self.args.seed)
+        seed_everything(self.args.seed)
         self.model = self._first_model(model)
         self.hardware = choose_hardware("cpu" if self.args.use_cpu else "auto", self.args.precision)
         self._place_model()
@@ -73,17 +73,17 @@ class Trainer:
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         self.default_optimizer = optimizers[0] is None and optimizer_cls_and_kwargs is None
         self.default_optimizer &= not self.overrides("create_optimizer", "create_optimizer_and_scheduler")
-        self.label_names = self.args.label_names or _label_names(self.model)
+        self.label_names = self.args.label_names or label_names(self.model)
         self.data_collator = data_collator or self._default_collator()
         self.is_in_train = False
         self._given_scheduler = optimizers[1] is not None
         self._tokens: dict[int, tuple[Any, Tokens | None, str]] = {}
         self._training: Training | None = None
         self.last_prediction: Predicted | None = None
-        _name_labels(self.model, train_dataset)
+        name_labels(self.model, train_dataset)
         refusals.settings(self.args, self)
         self.state, self.control = TrainerState(), TrainerControl()
-        known = [DefaultFlowCallback, *_tracker_callbacks(self.args), *(callbacks or []), PrintLines]
+        known = [DefaultFlowCallback, *tracker_callbacks(self.args), *(callbacks or []), PrintLines]
         self.callback_handler = CallbackHandler(known, self.model, self.processing_class, None, None)
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
 
@@ -97,7 +97,7 @@ class Trainer:
         asked = resume_from_checkpoint if resume_from_checkpoint is not None else self.args.resume_from_checkpoint
         require_rows(self.train_dataset, "train_dataset")
         if self.model_init is not None:
-            _seed_everything(self.args.seed)
+            seed_everything(self.args.seed)
             self.model = self._called_init()
             self._place_model()
             self.optimizer = None if self.default_optimizer else self.optimizer
@@ -149,7 +149,7 @@ class Trainer:
             loss = self.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch)
         elif labels is not None:
             loss = torch.nn.functional.cross_entropy(
-                _logits(outputs).flatten(0, -2), labels.flatten(), label_smoothing=self.args.label_smoothing_factor
+                logits_of(outputs).flatten(0, -2), labels.flatten(), label_smoothing=self.args.label_smoothing_factor
             )
         else:
             loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs[0]
@@ -394,52 +394,3 @@ class Trainer:
         from transformers import default_data_collator
 
         return default_data_collator
-
-
-def _arguments(args: Any) -> TrainingArguments:
-    if args is None:
-        return TrainingArguments("tmp_trainer")
-    if isinstance(args, TrainingArguments):
-        return args
-    if type(args).__module__.startswith("transformers."):
-        return from_stock(args)
-    raise UsageError(f"args is a {type(args).__name__}.", 'Pass whet.TrainingArguments("output_dir").')
-
-
-def _seed_everything(seed: int) -> None:
-    import random
-
-    import numpy as np
-
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-
-
-def _logits(outputs: Any) -> torch.Tensor:
-    return outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]  # type: ignore[no-any-return]
-
-
-def _label_names(model: Any) -> list[str]:
-    from transformers.utils import find_labels
-
-    return list(find_labels(type(model))) or ["labels"]
-
-
-def _name_labels(model: Any, dataset: Any) -> None:
-    """The data set's label names instead of LABEL_0, where it has them."""
-    config = getattr(model, "config", None)
-    for column in ("labels", "label"):
-        names = getattr((getattr(dataset, "features", None) or {}).get(column), "names", None)
-        generic = {f"LABEL_{index}" for index in range(len(names or ()))}
-        if names and config is not None and set(getattr(config, "id2label", {}).values()) == generic:
-            config.id2label = dict(enumerate(names))
-            config.label2id = {name: index for index, name in enumerate(names)}
-
-
-def _tracker_callbacks(args: TrainingArguments) -> list[Any]:
-    if not args.trackers:
-        return []
-    from whet.trainer.trackers import TrackerCallback, make_trackers
-
-    return [TrackerCallback(make_trackers(args))]

@@ -7,7 +7,6 @@ asks first, is where a step ends, and `rate`, which it asks last before a step, 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import time
 from pathlib import Path
@@ -16,22 +15,22 @@ from typing import TYPE_CHECKING, Any
 from transformers.trainer_callback import TrainerState
 
 from whet.data.tokens import Tokens
-from whet.engine.checkpoint import Checkpoint, load
+from whet.engine.checkpoint import load
 from whet.engine.evaluate import compute_logits, probe_rows
-from whet.engine.loop import Plan, SavePoint, State, as_values, check_finite, restore_values, train
+from whet.engine.loop import Plan, SavePoint, State, train
 from whet.engine.losses import Loss
 from whet.engine.tensors import load_model_tensors
-from whet.errors import ArtifactError, Diverged, Interrupted, UsageError, nearest
+from whet.errors import Diverged, Interrupted, UsageError, nearest
 from whet.interrupts import Interrupts
 from whet.metrics.scores import MAIN_METRIC, higher_is_better
-from whet.recorder import now
-from whet.records import End, Evaluation, Finding, Record, Resume, Save, Step
+from whet.records import End, Evaluation, Finding, Record, Save, Step
 from whet.trainer import refusals
-from whet.trainer.callbacks import SILENT, exported, overrides, restore
-from whet.trainer.checkpoints import TrainerCheckpoints, find, model_files
+from whet.trainer.callbacks import SILENT, overrides
+from whet.trainer.checkpoints import TrainerCheckpoints
 from whet.trainer.notices import notice
 from whet.trainer.outputs import TrainOutput, speed
-from whet.trainer.recording import changed_arguments, describe, evaluation_record, open_folder, start_record
+from whet.trainer.recording import describe, evaluation_record, open_folder, start_record
+from whet.trainer.saving import Sums, restore, save
 from whet.trainer.schedule import Schedule
 from whet.trainer.setup import lay_out
 
@@ -44,22 +43,6 @@ PROBE_ROWS = 500
 
 class TrainingInterrupted(Interrupted, KeyboardInterrupt):
     """Ctrl-C or SIGTERM, after a checkpoint was saved; also what code that waits for a KeyboardInterrupt catches."""
-
-
-@dataclasses.dataclass
-class Sums:
-    """Training losses that were read from the device."""
-
-    total: float = 0.0
-    since_log: float = 0.0
-    steps_since_log: int = 0
-    steps: int = 0
-
-    def add(self, loss: float, steps: int) -> None:
-        self.total += loss * steps
-        self.since_log += loss * steps
-        self.steps_since_log += steps
-        self.steps += steps
 
 
 class Training:
@@ -152,7 +135,7 @@ class Training:
         try:
             end = self._loop()
         except Interrupted:
-            self._save("interrupted")
+            save(self, "interrupted")
             raise
         except Diverged as error:
             self.folder.append(End(step=self.state.step, reason="diverged", best_step=self.state.best_step))
@@ -173,7 +156,7 @@ class Training:
         fingerprint = setup.tokens.fingerprint if setup.tokens else ""
         self.fingerprint = fingerprint
         trainer.state = self._trainer_state()
-        checkpoint = self._restore(resume) if resume else None
+        checkpoint = restore(self, resume) if resume else None
         describe(self.folder, trainer.hardware, setup.network, setup.task, rows, fingerprint)
         if fresh and setup.task is not None:
             labels = {"train": setup.tokens.labels if setup.tokens else None}
@@ -323,81 +306,11 @@ class Training:
         best = event.step == self.trainer.state.best_global_step and self.args.load_best_model_at_end
         if not (self.trainer.control.should_save or best):
             return
-        self._save("best" if best else "schedule")
+        save(self, "best" if best else "schedule")
         trainer, handler = self.trainer, self.trainer.callback_handler
         if overrides(handler.callbacks, "on_save"):
             self.checkpoints.wait()  # what looks at the folder must find it
         trainer.control = handler.on_save(self.args, trainer.state, trainer.control)
-
-    def _save(self, reason: str) -> None:
-        trainer, state, engine = self.trainer, self.trainer.state, self.state
-        if engine.saved == engine.step:
-            return
-        check_finite(self.stepper, self.setup.feed)
-        # A save that no schedule asked for must not stand in for the one that the schedule asks for here.
-        engine.saved = -1 if reason == "interrupted" else engine.step
-        best = -1 if state.best_global_step is None else int(state.best_global_step)
-        if best == engine.step or (best >= 0 and self.checkpoints.folder(best).is_dir()):
-            state.best_model_checkpoint = str(self.checkpoints.folder(best))
-        state.stateful_callbacks = exported(trainer.callback_handler.callbacks, trainer.control)
-        tensors = self.stepper.tensors()
-        values = {
-            **as_values(engine, self.stepper),
-            "reason": reason,
-            "run": self.checkpoints.run,
-            "needs": best if self.args.load_best_model_at_end else -1,
-            "trainer": dataclasses.asdict(state),
-            "sums": dataclasses.asdict(self.sums),
-            "schedule": self.schedule.state(),
-            "fingerprint": self.fingerprint,
-        }
-        if self.args.save_only_model:
-            tensors.pop("optimizer")
-        if self.files is None:
-            self.files = model_files(trainer.model, trainer.saved_tokenizer())
-        files = {
-            **self.files,
-            "trainer_state.json": json.dumps(values["trainer"], indent=2, sort_keys=True).encode(),
-            "training_args.json": self.args.to_json_string().encode(),
-        }
-        record = Save(step=engine.step, path=self.checkpoints.folder(engine.step).name, reason=reason)
-        self.checkpoints.write_with(
-            Checkpoint(engine.step, tensors, values),
-            best,
-            files,
-            before=self.folder.sync_records,
-            done=lambda: self.folder.append(record),
-        )
-
-    def _restore(self, asked: str | bool) -> Resume:
-        """Weights, moments, schedule, counters and the callbacks' state as they were."""
-        trainer = self.trainer
-        checkpoint, folder, passed_over = find(asked, self.checkpoints)
-        if "optimizer" not in checkpoint.tensors:
-            raise ArtifactError(f"{str(folder)!r} was saved with save_only_model=True: it has no optimizer state.")
-        values = dict(checkpoint.values)
-        self.stepper.load(checkpoint.tensors)
-        restore_values(values, self.state, self.stepper)
-        self.sums = Sums(**values["sums"])
-        self.schedule.load(values["schedule"], checkpoint.step)
-        fresh, trainer.state = trainer.state, TrainerState(**values["trainer"])
-        for name in ("max_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_steps"):
-            setattr(trainer.state, name, getattr(fresh, name))
-        restore(trainer.callback_handler.callbacks, trainer.control, trainer.state)
-        trainer.control.should_training_stop = False
-        self.checkpoints.own.add(checkpoint.step)
-        if asked is True:
-            self.checkpoints.set_aside_after(checkpoint.step)
-        self.epoch_open = False
-        self.begun = checkpoint.step - 1
-        changed = {name: f"{old} → {new}" for name, (old, new) in changed_arguments(self.folder, self.args).items()}
-        if values["fingerprint"] != self.fingerprint:
-            changed["train_dataset"] = "other rows"
-        if changed:
-            listed = "; ".join(f"{name}: {change}" for name, change in changed.items())
-            notice(f"Resuming with other settings than the run was begun with: {listed}.")
-        note = "; ".join(passed_over)
-        return Resume(step=checkpoint.step, path=folder.name, note=note, time=now())
 
     # After the last step -----------------------------------------------------------------------------
 
