@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from whet.run import Run
     from whet.train import fit
     from whet.trainer.arguments import TrainingArguments
+    from whet.trainer.collators import PaddingCollator
     from whet.trainer.names import AutoTokenizer, load_dataset
     from whet.trainer.step import TrainStep
     from whet.trainer.trainer import Trainer
@@ -38,6 +39,7 @@ _PLACES = {
     "Trainer": "whet.trainer.trainer",
     "TrainingArguments": "whet.trainer.arguments",
     "TrainStep": "whet.trainer.step",
+    "PaddingCollator": "whet.trainer.collators",
     "AutoTokenizer": "whet.trainer.names",
     "load_dataset": "whet.trainer.names",
     "load_metric": "whet.metrics",
@@ -58,6 +60,7 @@ __all__ = [
     "AutoTokenizer",
     "DataCollatorWithPadding",
     "EarlyStoppingCallback",
+    "PaddingCollator",
     "Prediction",
     "Predictor",
     "Run",

@@ -25,6 +25,7 @@ from whet.trainer.predictions import labels_fit
 if TYPE_CHECKING:
     from whet.trainer.trainer import Trainer
 
+PADDING_COLLATORS = ("DataCollatorWithPadding", "PaddingCollator")
 KINDS = {
     "regression": "regression",
     "single_label_classification": "binary",
@@ -53,7 +54,7 @@ def why_own_batches(trainer: Trainer) -> str:
         return "compute_loss is overridden"
     if trainer.compute_loss_func is not None:
         return "compute_loss_func is given"
-    if trainer.given_collator is not None and type(trainer.given_collator).__name__ != "DataCollatorWithPadding":
+    if trainer.given_collator is not None and type(trainer.given_collator).__name__ not in PADDING_COLLATORS:
         return f"the collator is a {type(trainer.given_collator).__name__}"
     if not args.remove_unused_columns:
         return "remove_unused_columns is False"
