@@ -6,6 +6,7 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's client is first imported
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +123,12 @@ def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     BertModel(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Any]:
+    """A process that has everything imported and forks commands: real exit codes, real signals, quickly."""
+    from whet.selftest import warm_process
+
+    with warm_process() as process:
+        yield process

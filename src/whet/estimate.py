@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from whet.engine.devices import is_memory_error, peak_memory_mb, synchronize
+from whet.engine.devices import is_memory_error, no_room_for_one_row, peak_memory_mb, synchronize
 from whet.engine.feed import Rows
 from whet.engine.model import parameter_count
 from whet.errors import EnvironmentFault
@@ -71,8 +71,10 @@ def _seconds_a_row(job: Job) -> float:
         try:
             return _time(job, rows)
         except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
-            if not is_memory_error(error) or len(rows) <= 1:
+            if not is_memory_error(error):
                 raise
+            if len(rows) <= 1:
+                raise no_room_for_one_row(error) from None
             rows = rows[: len(rows) // 2]
         job.stepper.zero()
 

@@ -112,9 +112,7 @@ def run(request: dict[str, Any]) -> None:
         os.chdir(request["folder"])
         os.environ.update(request.get("environment", {}))
         for name, limit in request.get("limits", {}).items():
-            import resource
-
-            resource.setrlimit(getattr(resource, name), (limit, limit))
+            _limit(name, limit)
         count = _watch_files(request) if "watch" in request else None
         status = _call(request) if "call" in request else _command(request["arguments"])
         if count is not None and "count_to" in request:
@@ -128,6 +126,16 @@ def run(request: dict[str, Any]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _limit(name: str, most: int) -> None:
+    """Of address space: so much more than is taken already."""
+    import resource
+
+    if name == "RLIMIT_AS":
+        with open("/proc/self/statm", encoding="ascii") as file:
+            most += int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(getattr(resource, name), (most, most))
 
 
 def _call(request: dict[str, Any]) -> int:

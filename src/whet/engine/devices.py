@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from whet.errors import UsageError
+from whet.errors import EnvironmentFault, UsageError
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,14 @@ def is_memory_error(error: BaseException) -> bool:
         return True
     words = ("can't allocate memory", "out of memory", "not enough memory", "bad_alloc")
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+
+
+def no_room_for_one_row(error: BaseException) -> EnvironmentFault:
+    """The end of halving."""
+    return EnvironmentFault(
+        f"One row at a time does not fit into memory: {str(error).splitlines()[0][:200]}.",
+        "Try a shorter --max-length or a smaller --model.",
+    )
 
 
 def peak_memory_mb(device: torch.device) -> float:

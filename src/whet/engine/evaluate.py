@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from whet.data.tokens import Tokens
-from whet.engine.devices import Hardware, is_memory_error
+from whet.engine.devices import Hardware, is_memory_error, no_room_for_one_row
 from whet.engine.feed import Network, Rows
 from whet.engine.step import precision
-from whet.errors import EnvironmentFault
 
 Array = np.ndarray[Any, Any]
 Interrupt = Callable[[], None]
@@ -30,13 +29,15 @@ def compute_logits(
     hardware: Hardware,
     *,
     batch_rows: int,
+    batch_tokens: int | None = None,
     rows: Rows | None = None,
     between: Interrupt = lambda: None,
     smaller: Smaller = lambda rows: None,
 ) -> Array:
     """float32 logits of the rows (all of them, if not said), in input order.
 
-    Inside, rows of like length are computed together; where memory runs out, half as many from there on.
+    Inside, rows of like length are computed together, at most `batch_tokens` tokens where that is said; where memory
+    runs out, half as many rows from there on.
     """
     chosen = np.arange(len(tokens), dtype=np.int64) if rows is None else rows
     if not len(chosen):
@@ -51,6 +52,9 @@ def compute_logits(
         while done < len(order):
             between()
             places = order[done : done + batch_rows]
+            if batch_tokens is not None:
+                fitting = np.searchsorted(np.cumsum(tokens.lengths[chosen[places]]), batch_tokens, side="right")
+                places = places[: max(1, int(fitting))]
             try:
                 parts.append(network.logits(network.collate(tokens, chosen[places])).float())
                 done += len(places)
@@ -72,10 +76,7 @@ def _half(error: BaseException, rows: int) -> int:
     if not is_memory_error(error):
         raise error
     if rows <= 1:
-        raise EnvironmentFault(
-            f"One row at a time does not fit into memory: {str(error).splitlines()[0][:200]}.",
-            "Try a shorter --max-length or a smaller --model.",
-        ) from None
+        raise no_room_for_one_row(error) from None
     return (rows + 1) // 2
 
 

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from whet.data.batches import share
-from whet.engine.devices import is_memory_error, peak_memory_mb
+from whet.engine.devices import is_memory_error, no_room_for_one_row, peak_memory_mb
 from whet.engine.feed import Feed
 from whet.engine.optim import Rate
 from whet.engine.step import Stepper
-from whet.errors import Diverged, EnvironmentFault
+from whet.errors import Diverged
 from whet.records import End, Evaluation, Finding, Record, Step
 
 
@@ -180,12 +180,8 @@ def _step_within_memory(step: int, stepper: Stepper, take: Callable[[], None]) -
         except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
             if not is_memory_error(error):
                 raise
-            reason = str(error).splitlines()[0][:200]
-        if stepper.micro_rows <= 1:
-            raise EnvironmentFault(
-                f"One row at a time does not fit into memory: {reason}.",
-                "Try a shorter --max-length or a smaller --model.",
-            )
+            if stepper.micro_rows <= 1:
+                raise no_room_for_one_row(error) from None
         stepper.zero()
         stepper.micro_rows = (stepper.micro_rows + 1) // 2
         if stepper.hardware.device.type == "cuda":

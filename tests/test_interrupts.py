@@ -1,0 +1,108 @@
+"""Signals and deadlines, with real signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from whet.errors import Interrupted
+from whet.interrupts import Interrupts
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_remembered_until_it_is_asked_for(number: signal.Signals) -> None:
+    with Interrupts() as interrupts:
+        interrupts.check()
+        send(number)
+        assert number.name in interrupts.pending
+        with pytest.raises(Interrupted, match=f"{number.name} was received"):
+            interrupts.check()
+    assert interrupts.reason == "interrupted"
+
+
+def test_while_there_is_nothing_to_lose_a_signal_leaves_where_it_arrives() -> None:
+    done = []
+
+    def read() -> None:
+        send(signal.SIGTERM)
+        done.append("read")
+
+    with Interrupts() as interrupts, pytest.raises(Interrupted), interrupts.at_once():
+        read()
+    assert not done
+
+
+def test_an_error_that_a_library_made_of_the_signal_is_still_an_interruption() -> None:
+    def library() -> None:
+        try:
+            send(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise RuntimeError("could not import everything") from None
+
+    with Interrupts() as interrupts, pytest.raises(Interrupted), interrupts.at_once():
+        library()
+
+
+def test_an_error_without_a_signal_stays_itself() -> None:
+    with Interrupts() as interrupts, pytest.raises(ZeroDivisionError), interrupts.at_once():
+        raise ZeroDivisionError
+
+
+def test_an_earlier_signal_stops_before_the_next_phase() -> None:
+    with Interrupts() as interrupts:
+        send(signal.SIGTERM)
+        with pytest.raises(Interrupted), interrupts.at_once():
+            raise AssertionError("must not begin")
+
+
+def test_a_second_signal_leaves_at_once() -> None:
+    code = (
+        "import os, signal; from whet.interrupts import Interrupts\n"
+        "with Interrupts():\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    print('first', flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    print('second', flush=True)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (75, "first\n")
+
+
+def test_handlers_are_given_back() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with Interrupts():
+        assert signal.getsignal(signal.SIGTERM) != before[1]
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_a_deadline_is_a_reason_of_its_own() -> None:
+    interrupts = Interrupts(max_minutes=1e-9)
+    with pytest.raises(Interrupted, match="deadline"):
+        interrupts.check()
+    assert interrupts.reason == "deadline"
+
+
+def test_a_deadline_ahead_lets_work_go_on() -> None:
+    Interrupts(max_minutes=1000).check()
+
+
+def test_another_thread_has_only_the_deadline() -> None:
+    found: list[object] = []
+
+    def work() -> None:
+        with Interrupts() as interrupts:
+            found.append(interrupts.pending)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [""]
