@@ -97,10 +97,13 @@ def test_transformers_loads_the_model_and_predicts_the_same(run: whet.Run) -> No
         expected = model(**tokenizer(text, return_tensors="pt")).logits.softmax(-1)[0]
     (ours,) = run.predict(text)
     assert list(ours.probabilities) == ["bad", "good"]
-    np.testing.assert_allclose(list(ours.probabilities.values()), expected.numpy(), atol=1e-5)
+    # bf16, where the machine has it, is good to about two digits.
+    np.testing.assert_allclose(list(ours.probabilities.values()), expected.numpy(), atol=1e-2)
+    (exact,) = whet.load(run.path, precision="float32").predict(text)
+    np.testing.assert_allclose(list(exact.probabilities.values()), expected.numpy(), atol=1e-5)
     (theirs,) = pipeline("text-classification", folder)(text)
     assert theirs["label"] == ours.label
-    assert theirs["score"] == pytest.approx(ours.probability, abs=1e-5)
+    assert theirs["score"] == pytest.approx(exact.probability, abs=1e-5)
 
 
 def test_predictions_come_back_in_input_order(run: whet.Run) -> None:
@@ -108,7 +111,7 @@ def test_predictions_come_back_in_input_order(run: whet.Run) -> None:
     together = run.predict(texts)
     alone = [run.predict(text)[0] for text in texts]
     for one, other in zip(together, alone, strict=True):
-        assert one.probability == pytest.approx(other.probability, abs=1e-5)
+        assert one.probability == pytest.approx(other.probability, abs=1e-2)
 
 
 def test_a_loaded_run_predicts_like_the_run(run: whet.Run) -> None:

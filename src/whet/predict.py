@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from whet.errors import ArtifactError, UsageError
 from whet.runs.store import RunFolder
 
+if TYPE_CHECKING:
+    from whet.data.tokens import Tokens
+
 Array = np.ndarray[Any, Any]
+CHUNK_ROWS = 8192
+BATCH_TOKENS = {"cpu": 2048, "cuda": 65536}
+"""Tokens a batch: enough to fill the device, small enough for its caches and its memory."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +35,14 @@ class Prediction:
 class Predictor:
     """A model folder (or a run's) that answers. Rows of like length are computed together, inside."""
 
-    def __init__(self, path: Path | str, *, device: str = "auto", precision: str = "float32") -> None:
+    def __init__(self, path: Path | str, *, device: str = "auto", precision: str = "auto") -> None:
         from whet.engine.devices import choose_hardware
-        from whet.engine.feed import Network
         from whet.engine.model import length_limit, load_saved
+        from whet.engine.paths import choose_network
 
         folder = Path(path)
-        trained = RunFolder(folder).data.get("labels") if (folder / "data.json").is_file() else None
+        data = RunFolder(folder).data if (folder / "data.json").is_file() else {}
+        trained = data.get("labels")
         if (folder / "model" / "config.json").is_file():
             folder = folder / "model"
         model, self.tokenizer, self.task = load_saved(folder)
@@ -45,29 +52,45 @@ class Predictor:
                 "The model was replaced or its configuration changed; train again.",
             )
         self.hardware = choose_hardware(device, precision)
-        self.network = Network(model, self.hardware.device)
-        self.max_length = length_limit(self.tokenizer, model.config, None)
+        self.network = choose_network(model, self.hardware)
+        self.max_length = length_limit(self.tokenizer, model.config, data.get("max_length"))
 
     def predict(self, texts: str | Sequence[Any], pairs: str | Sequence[str] | None = None) -> list[Prediction]:
         """Predictions for texts, for texts with pairs, or for a sequence of (text, pair)."""
         first, second = _two_columns(texts, pairs)
         return list(self.explain(self.logits(first, second)))
 
-    def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, batch_rows: int = 64) -> Array:
-        """float32 [rows, outputs]."""
+    def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Array:
+        """float32 [rows, outputs]. The next rows are tokenized while the model computes these."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        from whet.engine.evaluate import compute_logits
+
+        starts = range(0, max(1, len(texts)), CHUNK_ROWS)
+        budget = BATCH_TOKENS.get(self.hardware.device.type, 4096)
+        parts = []
+        with ThreadPoolExecutor(1) as ahead:
+            pending = ahead.submit(self._tokens, texts, pairs, 0)
+            for start in starts:
+                tokens = pending.result()
+                pending = ahead.submit(self._tokens, texts, pairs, start + CHUNK_ROWS)
+                parts.append(
+                    compute_logits(self.network, tokens, self.hardware, batch_rows=CHUNK_ROWS, batch_tokens=budget)
+                )
+        return np.concatenate(parts)
+
+    def _tokens(self, texts: Sequence[str], pairs: Sequence[str] | None, start: int) -> Tokens:
         import datasets
 
         from whet.data.tokens import tokenize
-        from whet.engine.evaluate import compute_logits
 
-        columns: dict[str, Any] = {"text": list(texts)}
+        columns: dict[str, Any] = {"text": list(texts[start : start + CHUNK_ROWS])}
         if pairs is not None:
-            columns["pair"] = list(pairs)
+            columns["pair"] = list(pairs[start : start + CHUNK_ROWS])
         table = datasets.Dataset.from_dict(
             columns, features=datasets.Features({name: datasets.Value("string") for name in columns})
         )
-        tokens = tokenize(table, self.tokenizer, max_length=self.max_length, task=self.task, cache=None)
-        return compute_logits(self.network, tokens, self.hardware, batch_rows=batch_rows)
+        return tokenize(table, self.tokenizer, max_length=self.max_length, task=self.task, cache=None)
 
     def explain(self, logits: Array) -> Iterator[Prediction]:
         """Logits as label names and probabilities."""

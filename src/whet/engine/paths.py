@@ -52,6 +52,18 @@ def choose_path(
     return network, stepper
 
 
+def choose_network(model: Any, hardware: Hardware) -> Network:
+    """The fastest network for prediction alone: no room for gradients or moments."""
+    reason = why_not_fused(model) or _why_not_here(hardware)
+    if reason:
+        network = Network(model, hardware.device)
+        network.why = "; ".join(filter(None, (reason, network.why_padded)))
+        return network
+    from whet.engine.fused.step import FusedNetwork
+
+    return FusedNetwork(model, hardware, training=False)
+
+
 def used_ids(tokens: Sequence[Tokens], vocabulary: int) -> np.ndarray[Any, Any]:
     """Every token id that occurs, in order. Read in pieces: a large table is mapped from disk."""
     seen = np.zeros(vocabulary, dtype=bool)

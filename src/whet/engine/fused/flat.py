@@ -42,12 +42,14 @@ class Group:
         self.places[name] = (self.size, shape)
         self.size += -(-shape.numel() // ALIGN) * ALIGN
 
-    def allocate(self) -> None:
+    def allocate(self, training: bool) -> None:
         def zeros(kind: torch.dtype, size: int = self.size) -> Tensor:
             return torch.zeros(size, dtype=kind, device=self.device)
 
-        self.master, self.first, self.second = zeros(torch.float32), zeros(torch.float32), zeros(torch.float32)
-        self.gradient = zeros(self.gradient_type)
+        trained = self.size if training else 0
+        self.master = zeros(torch.float32)
+        self.first, self.second = zeros(torch.float32, trained), zeros(torch.float32, trained)
+        self.gradient = zeros(self.gradient_type, trained)
         same = self.compute_type == torch.float32
         self.compute = self.master if same else zeros(self.compute_type, self.computes_until)
 
@@ -78,8 +80,10 @@ class Layer:
 class FlatModel:
     """A classifier whose parameters live in two flat groups."""
 
-    def __init__(self, model: Any, device: torch.device, compute_type: torch.dtype, used: Any, decay: bool) -> None:
-        self.model, self.device = model, device
+    def __init__(
+        self, model: Any, device: torch.device, compute_type: torch.dtype, used: Any, decay: bool, training: bool = True
+    ) -> None:
+        self.model, self.device, self.training = model, device, training
         self.family: Family = FAMILIES[model.config.model_type]
         self.prefix = model.base_model_prefix + "."
         self.named: dict[str, torch.nn.Parameter] = dict(model.named_parameters())
@@ -112,6 +116,8 @@ class FlatModel:
 
     def write_back(self) -> None:
         """Word rows into the module's own embedding; every other parameter is a view already."""
+        if len(self.used) == self.named[self.word].shape[0]:
+            return
         rows = torch.from_numpy(self.used).to(self.named[self.word].device)
         with torch.no_grad():
             self.named[self.word].data[rows] = self.matrices.view(self.matrices.master, self.word).to(
@@ -120,9 +126,10 @@ class FlatModel:
 
     def read_in(self) -> None:
         """The inverse: after weights were loaded into the module."""
-        with torch.no_grad():
+        if len(self.used) < self.named[self.word].shape[0]:
             rows = torch.from_numpy(self.used).to(self.named[self.word].device)
-            self.matrices.view(self.matrices.master, self.word).copy_(self.named[self.word].data[rows])
+            with torch.no_grad():
+                self.matrices.view(self.matrices.master, self.word).copy_(self.named[self.word].data[rows])
         for group in self.groups():
             group.refresh()
 
@@ -162,8 +169,8 @@ class FlatModel:
         for name in [*ordered, *(name for name in rest if name not in decaying and name not in ordered)]:
             small.add(name, self.named[name].shape)
         small.computes_until = small.size
-        matrices.allocate()
-        small.allocate()
+        matrices.allocate(self.training)
+        small.allocate(self.training)
 
     def _adopt(self) -> None:
         """Copy the weights in, and make the module's parameters views of the masters."""
@@ -171,18 +178,17 @@ class FlatModel:
             for name, parameter in self.named.items():
                 group = self._group(name)
                 view = group.view(group.master, name)
-                if name == self.word:
+                if name == self.word and len(self.used) < parameter.shape[0]:
                     view.copy_(parameter.data[torch.from_numpy(self.used)])
                     continue
                 view.copy_(parameter.data)
                 parameter.data = view
-                if group is self.small and not name.startswith(self.prefix):
-                    parameter.grad = group.view(group.gradient, name)
-        # The head's gradients come from autograd, which adds into the views given here.
-        self.head = [p for name, p in self.named.items() if not name.startswith(self.prefix) or "pooler" in name]
-        for name, parameter in self.named.items():
-            if "pooler" in name and self._group(name) is self.small:
-                parameter.grad = self.small.view(self.small.gradient, name)
+        head = [name for name in self.named if not name.startswith(self.prefix) or "pooler" in name]
+        self.head = [self.named[name] for name in head]
+        if self.training:
+            # The head's gradients come from autograd, which adds into the views given here.
+            for name in head:
+                self.named[name].grad = self.small.view(self.small.gradient, name)
         for group in self.groups():
             group.refresh()
 
@@ -194,15 +200,17 @@ class FlatModel:
         matrices, small = self.matrices, self.small
         for short, members in (("qkv", [query, key, value]), ("out", [out]), ("up", [up]), ("down", [down])):
             full = [f"{member}.weight" for member in members]
-            weights[short] = matrices.joined(matrices.compute, full)
-            gradients[short] = matrices.joined(matrices.gradient, full)
             biases = [f"{member}.bias" for member in members]
+            weights[short] = matrices.joined(matrices.compute, full)
             weights[f"{short}_bias"] = small.joined(small.master, biases)
-            gradients[f"{short}_bias"] = small.joined(small.gradient, biases)
+            if self.training:
+                gradients[short] = matrices.joined(matrices.gradient, full)
+                gradients[f"{short}_bias"] = small.joined(small.gradient, biases)
         for short, member in (("norm1", norm1), ("norm2", norm2)):
             for kind in ("weight", "bias"):
                 weights[f"{short}_{kind}"] = small.view(small.master, f"{member}.{kind}")
-                gradients[f"{short}_{kind}"] = small.view(small.gradient, f"{member}.{kind}")
+                if self.training:
+                    gradients[f"{short}_{kind}"] = small.view(small.gradient, f"{member}.{kind}")
         return Layer(weights, gradients)
 
     def _layer_names(self) -> list[tuple[str, ...]]:

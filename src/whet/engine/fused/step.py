@@ -29,17 +29,26 @@ class FusedNetwork(Network):
     """Logits by the hand-written encoder and the library's own head."""
 
     def __init__(
-        self, model: Any, hardware: Hardware, used: Any, *, decay: bool, seed: int, most: tuple[int, int] = (0, 0)
+        self,
+        model: Any,
+        hardware: Hardware,
+        used: Any = None,
+        *,
+        decay: bool = False,
+        seed: int = 0,
+        most: tuple[int, int] = (0, 0),
+        training: bool = True,
     ) -> None:
+        """`most`: the most rows and tokens of a batch to train on."""
         super().__init__(model, hardware.device)
         kind = torch.bfloat16 if hardware.bf16 else torch.float32
-        self.flat = FlatModel(model, hardware.device, kind, used, decay)
+        self.flat = FlatModel(model, hardware.device, kind, used, decay, training)
         self.shift = self._packed.shift if self._packed else 0
         self.pieces: Any = CpuPieces(seed)
         if hardware.device.type == "cuda":
             from whet.engine.fused.pieces_cuda import CudaPieces, partial_elements
 
-            room = partial_elements(len(self.flat.layers), shape_of(model).hidden, *most)
+            room = partial_elements(len(self.flat.layers), shape_of(model).hidden, *most) if training else 0
             self.pieces = CudaPieces(self.flat.small, room)
         self.encoder = Encoder(self.flat, shape_of(model), self.pieces)
         self.add = False
