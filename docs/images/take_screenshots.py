@@ -50,7 +50,7 @@ def take(browser: Browser, url: str, name: str, scheme: str, size: dict[str, int
     page.goto(url)
     page.wait_for_selector("#chart-loss path.line")
     plot = page.locator("#chart-loss .plot").bounding_box()
-    if not scroll and plot["y"] + plot["height"] < size["height"]:
+    if size is WIDE and not scroll and plot["y"] + plot["height"] < size["height"]:
         page.mouse.move(plot["x"] + plot["width"] * 0.45, plot["y"] + plot["height"] / 2)
     page.mouse.wheel(0, scroll)
     page.wait_for_timeout(400)
