@@ -101,14 +101,14 @@ def make_tokens(
     return Prepared(config, examples, report, tokenizer, tokens, limit)
 
 
-def make_job(prepared: Prepared, say: Say) -> Job:
-    """Load the model and lay out the whole training."""
+def make_job(prepared: Prepared, say: Say, *, dropout: bool = True) -> Job:
+    """Load the model and lay out the whole training. Without dropout only to compare losses."""
     from whet.data.batches import Order
     from whet.engine.devices import choose_hardware
     from whet.engine.feed import TokenFeed
     from whet.engine.loop import State
     from whet.engine.losses import Loss, balanced_weights
-    from whet.engine.model import load_model
+    from whet.engine.model import load_model, without_dropout
     from whet.engine.optim import learning_rate
     from whet.engine.paths import choose_path
 
@@ -117,11 +117,12 @@ def make_job(prepared: Prepared, say: Say) -> Job:
     hardware = choose_hardware(train.device, train.precision)
     loaded = load_model(config.model.model, task, config.model, seed=train.seed)
     say(f"Model: {loaded.said}.")
+    model = loaded.model if dropout else without_dropout(loaded.model)
     labels = prepared.labels("train")
     assert labels is not None
     weights = balanced_weights(task, labels) if train.class_weights == "balanced" else None
     loss = Loss(task, weights, train.label_smoothing)
-    network, stepper = choose_path(loaded.model, loss, train, hardware, list(prepared.tokens.values()))
+    network, stepper = choose_path(model, loss, train, hardware, list(prepared.tokens.values()))
     tokens = prepared.tokens["train"]
     order = Order(
         rows=len(tokens),

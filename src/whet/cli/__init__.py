@@ -21,6 +21,9 @@ COMMANDS = {
     "runs": ("whet.cli.runs:runs", "List the runs there are."),
     "verdict": ("whet.cli.verdict:verdict", "Say what the learning curves of a run mean."),
     "compare": ("whet.cli.compare:compare", "Compare runs: settings, scores, significance."),
+    "report": ("whet.cli.report:report", "Write the report of a run."),
+    "watch": ("whet.cli.watch:watch", "Show runs as a live page."),
+    "bench": ("whet.cli.bench:bench", "Run the stock library and whet side by side on this machine."),
     "selftest": ("whet.cli.selftest:selftest", "Kill, resume and corrupt a small run here, and compare to the bit."),
     "cache": ("whet.cli.cache:cache", "Show or clear what was kept for next time."),
 }

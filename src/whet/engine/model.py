@@ -65,7 +65,7 @@ def find_model(name: str, trust: bool = False) -> str:
 
 def load_tokenizer(name: str, config: ModelConfig) -> Any:
     """The fast tokenizer that belongs to the model."""
-    with _quiet(), _explained(name):
+    with quiet(), _explained(name):
         from transformers import AutoTokenizer
 
         found = find_model(name, config.trust_remote_code)
@@ -96,7 +96,7 @@ def length_limit(tokenizer: Any, model_config: Any, asked: int | None) -> int:
 
 def load_config(name: str, config: ModelConfig) -> Any:
     """The model's own configuration, without its weights."""
-    with _quiet(), _explained(name):
+    with quiet(), _explained(name):
         from transformers import AutoConfig
 
         found = AutoConfig.from_pretrained(
@@ -113,7 +113,7 @@ def load_model(name: str, task: Task, config: ModelConfig, *, seed: int) -> Load
     """A classifier for this task in float32: pretrained encoder, head from the seed unless it fits."""
     import torch
 
-    with _quiet(), _explained(name):
+    with quiet(), _explained(name):
         from transformers import AutoModelForSequenceClassification
 
         torch.manual_seed(seed)
@@ -130,6 +130,19 @@ def load_model(name: str, task: Task, config: ModelConfig, *, seed: int) -> Load
     return Loaded(model, _describe(name, model, info))
 
 
+def without_dropout(model: Any) -> Any:
+    """The same model with every dropout rate at zero: for comparing losses step by step."""
+    for name, value in vars(model.config).items():
+        if "drop" in name and isinstance(value, float):
+            setattr(model.config, name, 0.0)
+    import torch
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return model
+
+
 def load_saved(folder: Path) -> tuple[Any, Any, Task]:
     """Model, tokenizer and task of a folder that whet saved; nothing in it may be missing or random."""
     import torch
@@ -138,7 +151,7 @@ def load_saved(folder: Path) -> tuple[Any, Any, Task]:
         raise ArtifactError(f"There is no model folder {str(folder)!r}.", "Give a run folder, or one with config.json.")
     refuse_unsafe_folder(folder)
     refuse_missing_tokenizer(folder)
-    with _quiet(), _explained(str(folder)):
+    with quiet(), _explained(str(folder)):
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -176,7 +189,7 @@ def saved_task(config: Any) -> Task:
 
 def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
     """A standard Hugging Face folder: safetensors, configuration with label names, tokenizer."""
-    with _quiet():
+    with quiet():
         model.save_pretrained(folder, safe_serialization=True)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
@@ -208,7 +221,7 @@ def _describe(name: str, model: Any, info: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """transformers' alarms and bars are replaced by our own line."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     import transformers

@@ -1,0 +1,71 @@
+"""`whet bench [train|predict] [SOURCE]`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from whet.config import make_config
+
+
+@click.command()
+@click.argument("what_or_source", required=False)
+@click.argument("source", required=False)
+@click.option("--model", default="minilm", show_default=True, help="minilm, a local folder or a hub name.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
+@click.option("--batch-size", default=8, show_default=True, help="Rows a step.")
+@click.option("--steps", default=40, show_default=True, help="Steps a turn.")
+@click.option("--rows", default=2000, show_default=True, help="Rows to predict.")
+@click.option("--turns", default=3, show_default=True, help="Turns of each contender, alternating.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def bench(what_or_source: str | None, source: str | None, as_json: bool, **chosen: Any) -> None:
+    """Run the stock library and whet side by side on this machine.
+
+    `whet bench SOURCE` trains, `whet bench predict SOURCE` predicts; without SOURCE on the sample pairs.
+    """
+    predicting = what_or_source == "predict"
+    if what_or_source not in ("predict", "train"):
+        source = what_or_source
+    config = make_config(
+        {
+            "source": source or "sample/pairs",
+            "model": chosen["model"],
+            "device": chosen["device"],
+            "batch_size": chosen["batch_size"],
+        }
+    )
+
+    from whet.bench import bench_prediction, bench_training
+
+    def say(line: str) -> None:
+        click.echo(line, err=True)
+
+    if predicting:
+        result = bench_prediction(config, rows=chosen["rows"], turns=chosen["turns"], say=say)
+    else:
+        result = bench_training(config, steps=chosen["steps"], turns=chosen["turns"], say=say)
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        _show(result)
+
+
+def _show(result: dict[str, Any]) -> None:
+    job = result["job"]
+    click.echo("  ".join(f"{name} {value}" for name, value in job.items()))
+    click.echo(f"{'':<16}{'ms a step':>11}{'rows a second':>15}{'peak MB':>10}{'whet is faster by':>19}")
+    for name, row in result["contenders"].items():
+        step = f"{row['ms_a_step']:.1f}" if "ms_a_step" in row else ""
+        ratio = "" if name == "whet" else f"{row['ratio']:.2f} times"
+        click.echo(f"{name:<16}{step:>11}{row['rows_a_second']:>15.1f}{row['peak_mb']:>10.0f}{ratio:>19}")
+    if "losses" in result:
+        for name, found in result["losses"].items():
+            if isinstance(found, dict):
+                click.echo(
+                    f"losses of {result['losses']['steps']} steps without dropout, {name} against stock float32: "
+                    f"at most {100 * found['largest_difference']:.2f}% apart"
+                )
+    else:
+        click.echo(f"the same label for {100 * result['same_labels']:.1f}% of the rows")
