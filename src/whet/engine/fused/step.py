@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,11 +103,20 @@ def head_logits(model: Any, hidden: Tensor) -> Tensor:
     return model.classifier(hidden)  # type: ignore[no-any-return]
 
 
+def _for_other_rows(moments: Tensor, before: Any, now: Any) -> Tensor:
+    _, there, here = np.intersect1d(before, now, assume_unique=True, return_indices=True)
+    found = torch.zeros(len(now), moments.shape[1], dtype=moments.dtype)
+    found[torch.from_numpy(here)] = moments[torch.from_numpy(there)]
+    return found
+
+
 class FusedStepper(Stepper):
     """The general step with flat gradients and a flat update."""
 
     def __init__(self, network: FusedNetwork, loss_of: LossOf, config: TrainConfig, hardware: Hardware) -> None:
         self.network, self.rule = network, AdamW.of(config)
+        self._embeddings_of_others = False
+        """Whether the sum over processes touched rows of the embeddings that this one did not."""
         super().__init__(
             model=network.model,
             loss_of=loss_of,
@@ -120,15 +129,28 @@ class FusedStepper(Stepper):
 
     def backward(self, batch: Batch, weight: float, *, step: int = 0, micro: int = 0) -> Tensor:
         self.network.add = micro > 0
-        self.network.pieces.step, self.network.pieces.micro = step, micro
+        # Beyond any number of micro-batches, so that every process drops its own.
+        self.network.pieces.step, self.network.pieces.micro = step, micro + (self.rank << 32)
         loss = self.loss_of(batch) / weight
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
+    def sum_gradients(self, summed: Callable[[Sequence[Tensor]], None], *, computed: bool) -> None:
+        flat = self.network.flat
+        if not computed:  # what is left of the step before
+            for group in flat.groups():
+                group.gradient.zero_()
+        summed([group.gradient for group in flat.groups()])
+        self._embeddings_of_others = True
+
     def zero(self) -> None:
         """Matrices are overwritten by the next step; what autograd adds to, and embedding rows, are zeroed."""
-        self.network.flat.zero_head()
+        flat = self.network.flat
+        flat.zero_head()
         self.network.pieces.clean()
+        if self._embeddings_of_others:
+            flat.matrices.gradient[flat.matrices.computes_until :].zero_()
+            self._embeddings_of_others = False
 
     def tensors(self) -> Groups:
         flat = self.network.flat
@@ -140,8 +162,12 @@ class FusedStepper(Stepper):
     def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
         flat, saved = self.network.flat, dict(groups["optimizer"])
         rows = saved.pop("rows", None)
-        if rows is None or not np.array_equal(rows.cpu().numpy(), flat.used):
-            raise ArtifactError("The checkpoint's vocabulary rows are not those of this data.")
+        if rows is None:
+            raise ArtifactError("The checkpoint does not say which vocabulary rows it holds.")
+        if not np.array_equal(rows.cpu().numpy(), flat.used):
+            # Other data, which the user accepted: rows that were not used before have no moments yet.
+            for name in {f"{flat.word}:exp_avg", f"{flat.word}:exp_avg_sq"} & saved.keys():
+                saved[name] = _for_other_rows(saved[name], rows.cpu().numpy(), flat.used)
         load_model_tensors(groups["model"], self.model)
         own = flat.moments()
         for name in own.keys() ^ saved.keys():
