@@ -26,6 +26,7 @@ Examples:
 Audit:
     audit.py            what is wrong with the examples, before time is spent on them
     audit_columns.py    a split as the audit sees it
+    same_texts.py       which rows have the same text
     giveaways.py        what settles a label besides the text
     near_duplicates.py  texts that are almost the same
 

@@ -9,6 +9,7 @@ from typing import Any
 from whet.data.audit_columns import SplitColumns, load_columns
 from whet.data.columns import Task
 from whet.data.examples import Examples
+from whet.data.same_texts import SameTexts, find_same_texts
 from whet.errors import DataError, UsageError, nearest
 
 VERSION = 1
@@ -107,13 +108,14 @@ class Audit:
 def audit(examples: Examples, limits: Limits | None = None) -> Audit:
     """Look at every row of every split once. Neither a model nor a tokenizer is needed."""
     splits = {name: load_columns(name, split, examples.task) for name, split in examples.splits.items()}
+    same = find_same_texts(splits)
     checks: list[Callable[[], Iterable[Finding]]] = [
-        lambda: _leaks(splits, examples.origin["splits"]),
-        lambda: _conflicts(splits, examples.task),
+        lambda: _leaks(same, examples.origin["splits"]),
+        lambda: _conflicts(same, examples.task),
         lambda: _imbalance(splits, examples.task),
         lambda: _spelling(examples, splits),
         lambda: _giveaways(splits, examples),
-        lambda: _duplicates(splits),
+        lambda: _duplicates(same),
         lambda: _near_duplicates(splits),
         lambda: _too_long(splits, limits),
         lambda: _unlabelled(splits, examples),
@@ -126,105 +128,78 @@ def audit(examples: Examples, limits: Limits | None = None) -> Audit:
         examples.task,
         {name: split.summary(examples.task) for name, split in splits.items()},
         tuple(findings),
-        _overlap(splits),
+        _overlap(same),
     )
 
 
-def _overlap(splits: Mapping[str, SplitColumns]) -> dict[str, float]:
-    import numpy as np
-
-    train = splits.get("train")
-    if train is None:
+def _overlap(same: SameTexts) -> dict[str, float]:
+    names = [split.name for split in same.splits]
+    if "train" not in names:
         return {}
-    return {name: float(np.isin(split.keys, train.keys).mean()) for name, split in splits.items() if name != "train"}
+    train = names.index("train")
+    return {
+        split.name: len(same.rows_also_in(train, place)) / max(len(split), 1)
+        for place, split in enumerate(same.splits)
+        if place != train
+    }
 
 
-def _leaks(splits: Mapping[str, SplitColumns], came: Mapping[str, str]) -> Iterable[Finding]:
-    import numpy as np
-
-    names = list(splits)
-    for index, first in enumerate(names):
-        for second in names[index + 1 :]:
-            shared = np.flatnonzero(np.isin(splits[second].keys, splits[first].keys))
+def _leaks(same: SameTexts, came: Mapping[str, str]) -> Iterable[Finding]:
+    for first, one in enumerate(same.splits):
+        for second, other in enumerate(same.splits):
+            shared = same.rows_also_in(first, second) if first < second else ()
             if not len(shared):
                 continue
-            share = len(shared) / len(splits[second].keys)
+            share = len(shared) / len(other)
             # Validation rows that were taken out of the training file are training rows to whoever wrote it.
-            of_training = first == "train" or (came[first] == "made" and came[second] == "given")
-            grave = of_training and (second == "test" or share > VALIDATION_LEAK_LIMIT)
+            of_training = one.name == "train" or (came[one.name] == "made" and came[other.name] == "given")
+            grave = of_training and (other.name == "test" or share > VALIDATION_LEAK_LIMIT)
             yield Finding(
                 ERROR if grave else WARNING,
                 "leak",
                 len(shared),
-                f"A text of {first} also stands in {len(shared):,} of {len(splits[second]):,} {second} rows "
+                f"A text of {one.name} also stands in {len(shared):,} of {len(other):,} {other.name} rows "
                 f"({share:.1%}).",
-                f"Take them out of {first} or {second}: a score on texts seen in training means little.",
-                splits[second].places(shared),
+                f"Take them out of {one.name} or {other.name}: a score on texts seen in training means little.",
+                other.places(shared),
             )
 
 
-def _conflicts(splits: Mapping[str, SplitColumns], task: Task) -> Iterable[Finding]:
+def _conflicts(same: SameTexts, task: Task) -> Iterable[Finding]:
     """The same text under different labels, in one split or across them."""
-    import numpy as np
-
-    labelled = [split for split in splits.values() if split.labels is not None]
-    if not labelled:
+    known = [split.labels[split.has_label] for split in same.splits if split.has_label.any()]
+    if not known:
         return
-    keys = np.concatenate([split.keys[split.has_label] for split in labelled])
-    labels = np.concatenate([split.label_codes()[split.has_label] for split in labelled])
-    if not len(keys):
-        return
-    rows = np.concatenate([split.rows[split.has_label] for split in labelled])
-    owners = np.repeat(np.arange(len(labelled)), [int(split.has_label.sum()) for split in labelled])
-    order = np.lexsort((labels, keys))
-    ordered, sorted_labels = keys[order], labels[order]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    ends = np.concatenate([starts[1:], [len(ordered)]]) - 1
-    # Sorted, a text's labels differ if its first and last do.
-    least, most = sorted_labels[starts], sorted_labels[ends]
+    allowance = 0.0
     if task.kind == "regression":  # people who rate never agree to the decimal
-        groups = ordered[starts][most - least > (labels.max() - labels.min()) / 4]
-    else:
-        groups = ordered[starts][most != least]
-    if not len(groups):
-        return
-    hits = np.flatnonzero(np.isin(keys, groups))
-    what = "labels that are far apart" if task.kind == "regression" else "different labels"
-    yield Finding(
-        WARNING,
-        "conflict",
-        len(hits),
-        f"{len(groups):,} {_texts(len(groups))} in {len(hits):,} rows {_have(len(groups))} {what}.",
-        "Decide which label is right: the model cannot learn both.",
-        tuple((labelled[owners[hit]].name, int(rows[hit])) for hit in hits[:5]),
-    )
+        allowance = float(max(part.max() for part in known) - min(part.min() for part in known)) / 4
+    texts, places, rows = same.conflicts(allowance)
+    if texts:
+        what = "labels that are far apart" if task.kind == "regression" else "different labels"
+        yield Finding(
+            WARNING,
+            "conflict",
+            rows,
+            f"{texts:,} {'text' if texts == 1 else 'texts'} in {rows:,} rows {'has' if texts == 1 else 'have'} {what}.",
+            "Decide which label is right: the model cannot learn both.",
+            places,
+        )
 
 
 def _rows(indices: Any, split: str) -> str:
     return f"1 {split} row" if len(indices) == 1 else f"{len(indices):,} {split} rows"
 
 
-def _texts(count: int) -> str:
-    return "text" if count == 1 else "texts"
-
-
-def _have(count: int) -> str:
-    return "has" if count == 1 else "have"
-
-
-def _duplicates(splits: Mapping[str, SplitColumns]) -> Iterable[Finding]:
-    import numpy as np
-
-    for name, split in splits.items():
-        _, first = np.unique(split.keys, return_index=True)
-        again = np.setdiff1d(np.arange(len(split.keys)), first)
+def _duplicates(same: SameTexts) -> Iterable[Finding]:
+    for place, split in enumerate(same.splits):
+        again = same.repetitions(place)
         if len(again):
-            share = len(again) / len(split.keys)
+            share = len(again) / len(split)
             yield Finding(
                 WARNING if share > 0.01 else NOTE,
                 "duplicate",
                 len(again),
-                f"A text comes again in {_rows(again, name)} ({share:.1%}).",
+                f"A text comes again in {_rows(again, split.name)} ({share:.1%}).",
                 "Remove them unless they are meant to count more than once.",
                 split.places(again),
             )

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from whet.data.columns import Task
-from whet.data.text_keys import normalised, row_keys
+from whet.data.text_keys import keys_of, normalised
 
-WORDS = r"\S+"
 HEAD_ROWS = 200_000
 HEAD_BYTES = 100_000_000
 """What needs the texts themselves (near-duplicates, words that give a label away) looks at so much of a split."""
@@ -23,7 +22,7 @@ class SplitColumns:
     keys: Any
     rows: Any
     labels: Any
-    """int64 [n] with -1 for none, float32 [n] with NaN for none, int8 [n, k]; None without a column."""
+    """int16 [n] with -1 for none, float32 [n] with NaN for none, int8 [n, k]; None without a column."""
     has_label: Any
     words: dict[str, Any]
     """Words a row, for the text and its pair."""
@@ -114,11 +113,13 @@ def load_columns(name: str, split: Any, task: Task) -> SplitColumns:
     words: dict[str, list[Any]] = {column: [] for column in texts}
     room = HEAD_BYTES
     for batch in _batches(split):
-        keys.append(row_keys(batch.column("text"), batch.column("pair") if "pair" in texts else None))
-        rows.append(batch.column("row").to_numpy())
+        plain = {column: normalised(batch.column(column)) for column in texts}
+        keys.append(keys_of(plain["text"], plain.get("pair")))
+        rows.append(batch.column("row").to_numpy().astype(np.uint32))
         for column in texts:
-            counts = pc.count_substring_regex(batch.column(column), WORDS)
-            words[column].append(counts.to_numpy(zero_copy_only=False).astype(np.int32))
+            # Normalised texts have one blank between two words.
+            blanks = pc.count_substring(plain[column], " ")
+            words[column].append(blanks.to_numpy(zero_copy_only=False).astype(np.int32) + 1)
         if "label" in split.column_names:
             values, present = _labels(batch.column("label"), task)
             labels.append(values)
@@ -131,7 +132,7 @@ def load_columns(name: str, split: Any, task: Task) -> SplitColumns:
     return SplitColumns(
         name,
         np.concatenate([np.zeros(0, np.uint64), *keys]),
-        np.concatenate([np.zeros(0, np.int64), *rows]),
+        np.concatenate([np.zeros(0, np.uint32), *rows]),
         np.concatenate(labels) if labels else None,
         np.concatenate(known) if known else np.zeros(count, bool),
         {column: np.concatenate([np.zeros(0, np.int32), *parts]) for column, parts in words.items()},
@@ -162,4 +163,6 @@ def _labels(column: Any, task: Task) -> tuple[Any, Any]:
         labels[present] = column.drop_null().flatten().to_numpy().reshape(-1, len(task.labels))
         return labels, present
     filler = -1 if pa.types.is_integer(column.type) else float("nan")
-    return column.fill_null(filler).to_numpy(zero_copy_only=False), present
+    labels = column.fill_null(filler).to_numpy(zero_copy_only=False)
+    # There are at most a thousand labels, and possibly a great many rows.
+    return (labels.astype(np.int16) if filler == -1 else labels), present

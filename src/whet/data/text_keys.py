@@ -29,16 +29,21 @@ def normalised(texts: Any) -> Any:
 
 
 def text_hashes(texts: Any) -> Any:
-    """A 64-bit hash of each normalised text (nulls count as empty)."""
+    """A 64-bit hash of each text that was normalised (nulls count as empty)."""
     import numpy as np
     from pandas.util import hash_array
 
-    values = normalised(texts).fill_null("").to_numpy(zero_copy_only=False)
+    values = texts.fill_null("").to_numpy(zero_copy_only=False)
     return hash_array(values.astype(object), categorize=False) if len(values) else np.zeros(0, np.uint64)
 
 
 def row_keys(texts: Any, pairs: Any | None) -> Any:
     """One 64-bit key a row; a pair and the same pair swapped have the same key."""
+    return keys_of(normalised(texts), None if pairs is None else normalised(pairs))
+
+
+def keys_of(texts: Any, pairs: Any | None) -> Any:
+    """The same for texts that were normalised before."""
     import numpy as np
 
     first = text_hashes(texts)
