@@ -3,8 +3,7 @@
     write_report(RunFolder.open("runs/mrpc-001"))            # runs/mrpc-001/report.html
     write_markdown(RunFolder.open("runs/mrpc-001"))          # report.md and report_files/*.svg
 
-Nothing is fetched and nothing runs but the two scripts inside, which a content security policy names by
-their hash. Text from data, labels and names is escaped by the templates, never by hand.
+Nothing is fetched and nothing runs but the script inside, which a content security policy names by its hash. Text from data, labels and names is escaped by the templates, never by hand.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def render_page(template: str, charts: Sequence[Chart], styles: Sequence[str], *
     from markupsafe import Markup
 
     style = "\n".join(asset(name) for name in ("base.css", *styles))
-    script = "\n".join(asset(name) for name in ("chart.js", "report.js"))
+    script = "\n".join(asset(name) for name in ("scales.js", "chart.js", "report.js"))
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         "base-uri 'none'; form-action 'none'"

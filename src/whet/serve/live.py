@@ -196,7 +196,7 @@ class _Pages:
     def __init__(self, library: Library, leaving: threading.Event) -> None:
         self.library, self.leaving = library, leaving
         own = {name: _own_asset(name) for name in ("index.html", "page.js", "page.css", "icon.svg")}
-        self.assets = {**own, **{name: asset(name) for name in ("chart.js", "base.css")}}
+        self.assets = {**own, **{name: asset(name) for name in ("scales.js", "chart.js", "base.css")}}
 
     async def index(self, request: Request) -> Response:
         return self._file("index.html")
