@@ -3,7 +3,8 @@
     write_report(RunFolder.open("runs/mrpc-001"))            # runs/mrpc-001/report.html
     write_markdown(RunFolder.open("runs/mrpc-001"))          # report.md and report_files/*.svg
 
-Nothing is fetched and nothing runs but the script inside, which a content security policy names by its hash. Text from data, labels and names is escaped by the templates, never by hand.
+Nothing is fetched and nothing runs but the script inside, which a content security policy names by its hash.
+Text from data, labels and names is escaped by the templates, never by hand.
 """
 
 from __future__ import annotations
