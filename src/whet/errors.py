@@ -21,6 +21,10 @@ class WhetError(Exception):
     """Base of every error that whet raises on purpose."""
 
     exit_code = 1
+    rank: int | None = None
+    """Where several processes run: the one whose own error this is. None for what all of them have in common."""
+    copied = False
+    """Whether another process has told it already."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)

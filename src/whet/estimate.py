@@ -43,7 +43,8 @@ def estimate(job: Job) -> Estimate:
     evaluations = sum(job.plan.evaluate(step) for step in range(job.state.step + 1, job.plan.total_steps + 1))
     saves = sum(job.plan.save(step) for step in range(job.state.step + 1, job.plan.total_steps + 1))
     measured = min(config.evaluate.probe_rows, len(job.feed.tokens)) + len(job.prepared.tokens.get("validation", ()))
-    seconds = steps * job.feed.order.batch_size * row_seconds + evaluations * measured * row_seconds * FORWARD_SHARE
+    rows = steps * job.feed.order.batch_size + evaluations * measured * FORWARD_SHARE
+    seconds = rows * row_seconds / job.ranks.world
     checkpoint_mb = parameter_count(job.network.model) * BYTES_A_PARAMETER / 2**20
     kept = min(saves, 2 * config.run.keep + 1)  # the last, the best of each of them, and one being written
     memory = peak_memory_mb(job.hardware.device) + checkpoint_mb

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from whet.data.tokens import Tokens
 from whet.engine.evaluate import compute_logits, confusion_matrix, most_wrong, probe_rows
+from whet.errors import Interrupted
+from whet.interrupts import STOPPED_ELSEWHERE
 from whet.metrics.scores import predicted, probabilities, score
 from whet.prepare import Job
 from whet.records import Evaluation
@@ -41,7 +44,9 @@ class Evaluator:
         labels = self.job.prepared.labels("train")
         assert labels is not None
         probe_loss = self.job.loss.mean(logits, labels[self.probe]) if len(self.probe) else None
-        return _replaced(record, probe_loss=probe_loss, seconds=round(time.monotonic() - started, 3))
+        record = _replaced(record, probe_loss=probe_loss, seconds=round(time.monotonic() - started, 3))
+        # What decides about the best step must be one number, also where processors differ in the last bit.
+        return self.job.ranks.from_main(record)  # type: ignore[no-any-return]
 
     def measure(self, split: str, state: State) -> tuple[Evaluation, Array]:
         """The record of one split, and its logits in input order."""
@@ -66,11 +71,27 @@ class Evaluator:
         return record, logits
 
     def logits(self, split: str, rows: Array | None = None) -> Array:
-        job = self.job
+        """Logits in input order; where there are several processes, each computes its share of the rows."""
+        tokens, ranks = self.job.prepared.tokens[split], self.job.ranks
+        if ranks.world == 1:
+            return self._compute(tokens, rows)
+        chosen = np.arange(len(tokens), dtype=np.int64) if rows is None else rows
+        # By length in turn, so that no process gets all the long ones.
+        places = np.argsort(-tokens.lengths[chosen], kind="stable")[ranks.rank :: ranks.world]
+        stopped: Interrupted | None = None
+        try:
+            part = self._compute(tokens, chosen[places])
+        except Interrupted as error:
+            stopped = error
+        if ranks.any(stopped is not None):
+            raise stopped or Interrupted(*STOPPED_ELSEWHERE)
+        return ranks.joined(part, places, len(chosen))  # type: ignore[no-any-return]
+
+    def _compute(self, tokens: Tokens, rows: Array | None) -> Array:
         return compute_logits(
-            job.network,
-            job.prepared.tokens[split],
-            job.hardware,
+            self.job.network,
+            tokens,
+            self.job.hardware,
             batch_rows=self.batch_rows,
             rows=rows,
             between=self.between,

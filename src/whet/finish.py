@@ -62,7 +62,8 @@ def describe_run(folder: RunFolder, job: Job) -> None:
             "audit": prepared.audit.as_dict(),
         },
     )
-    folder.write_json("environment.json", describe_environment(job.hardware, job.network))
+    described = describe_environment(job.hardware, job.network)
+    folder.write_json("environment.json", {**described, "processes": job.ranks.world})
 
 
 def describe_environment(hardware: Hardware, network: Network) -> dict[str, Any]:
@@ -145,6 +146,8 @@ def finish(
             record, logits[split] = evaluator.measure(split, job.state)
             if split == "test":
                 append(record)
+    if not job.ranks.is_main:
+        return
     with _disk_faults(folder.path):
         write_model(folder, job)
         write_predictions(folder.path / "predictions.parquet", job, logits)

@@ -18,6 +18,12 @@ from typing import Any
 from whet.errors import Interrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOPPED_ELSEWHERE = (
+    "Interrupted: another process of this run was told to stop.",
+    "Run the same command again to go on.",
+)
+# A launcher passes on what the terminal has sent to all of its processes already: that is one signal, not two.
+ECHO_SECONDS = 5.0
 
 
 class Interrupts:
@@ -27,6 +33,7 @@ class Interrupts:
         self._deadline = None if max_minutes is None else time.monotonic() + max_minutes * 60
         self._minutes = max_minutes
         self._received: int | None = None
+        self._when = 0.0
         self._at_once = False
         self._before: dict[int, Any] = {}
 
@@ -86,7 +93,9 @@ class Interrupts:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self._received is not None:
+            if "LOCAL_RANK" in os.environ and time.monotonic() - self._when < ECHO_SECONDS:
+                return
             os._exit(Interrupted.exit_code)
-        self._received = number
+        self._received, self._when = number, time.monotonic()
         if self._at_once:
             raise KeyboardInterrupt

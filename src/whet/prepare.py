@@ -13,6 +13,7 @@ from whet.data.audit import Audit, audit
 from whet.data.cache import cache_root
 from whet.data.examples import Examples, load_examples
 from whet.data.tokens import Tokens, tokenize
+from whet.engine.ranks import Ranks
 from whet.errors import DataError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Job:
     state: State
     metric: str
     said: list[str] = field(default_factory=list)
+    ranks: Ranks = field(default_factory=Ranks)
 
 
 def read_examples(source: Any, config: Config, say: Say) -> tuple[Examples, Audit]:
@@ -101,7 +103,7 @@ def make_tokens(
     return Prepared(config, examples, report, tokenizer, tokens, limit)
 
 
-def make_job(prepared: Prepared, say: Say, *, dropout: bool = True) -> Job:
+def make_job(prepared: Prepared, say: Say, ranks: Ranks | None = None, *, dropout: bool = True) -> Job:
     """Load the model and lay out the whole training. Without dropout only to compare losses."""
     from whet.data.batches import Order
     from whet.engine.devices import choose_hardware
@@ -122,7 +124,8 @@ def make_job(prepared: Prepared, say: Say, *, dropout: bool = True) -> Job:
     assert labels is not None
     weights = balanced_weights(task, labels) if train.class_weights == "balanced" else None
     loss = Loss(task, weights, train.label_smoothing)
-    network, stepper = choose_path(model, loss, train, hardware, list(prepared.tokens.values()))
+    ranks = ranks or Ranks()
+    network, stepper = choose_path(model, loss, train, hardware, list(prepared.tokens.values()), ranks)
     tokens = prepared.tokens["train"]
     order = Order(
         rows=len(tokens),
@@ -144,6 +147,7 @@ def make_job(prepared: Prepared, say: Say, *, dropout: bool = True) -> Job:
         rate=learning_rate(train, total),
         state=State(),
         metric=metric,
+        ranks=ranks,
     )
 
 

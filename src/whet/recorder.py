@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from whet.errors import ArtifactError, Diverged, Interrupted, WhetError
-from whet.interrupts import Interrupts
+from whet.interrupts import STOPPED_ELSEWHERE, Interrupts
 from whet.prepare import Job, Say
 from whet.records import End, Finding, Record, Resume, Save, Start
 from whet.runs.store import RunFolder
@@ -25,16 +25,28 @@ class Recorder:
         from whet.evaluation import Evaluator
 
         self.folder, self.job, self.interrupts, self.say, self.listen = folder, job, interrupts, say, listen
+        self.ranks = job.ranks
         self.checkpoints = CheckpointFolder(folder.checkpoints, keep=job.prepared.config.run.keep)
         self.evaluator = Evaluator(job, interrupts.check, self._evaluates_fewer)
 
     def run(self, *, resuming: bool, changed: str = "") -> None:
         """`changed` says in words what differs from the settings that the run was begun with."""
+        try:
+            self._run(resuming, changed)
+        except (Interrupted, Diverged):
+            # All have agreed on it. A launcher ends everybody when the first one leaves: nobody leaves too early.
+            self.ranks.wait_for_all()
+            raise
+        self.ranks.wait_for_all()
+
+    def _run(self, resuming: bool, changed: str) -> None:
         from whet.finish import describe_run, finish, start_record
 
-        self.folder.drop_torn_line()
+        if self.ranks.is_main:
+            self.folder.drop_torn_line()
         resumed = resuming and self._restore(changed)
-        describe_run(self.folder, self.job)
+        if self.ranks.is_main:
+            describe_run(self.folder, self.job)
         if changed or not resumed:
             self._append(start_record(self.job))
         try:
@@ -50,13 +62,15 @@ class Recorder:
         finally:
             with contextlib.suppress(WhetError):  # what went wrong first is on its way to the user
                 self.checkpoints.wait()
-            write_report_quietly(self.folder, self.say)
+            if self.ranks.is_main:
+                write_report_quietly(self.folder, self.say)
 
     def _train(self) -> End:
         """The loop, to its end or to a checkpoint of where it was interrupted."""
         try:
             ended = self._loop()
             self.checkpoints.wait()
+            self.ranks.wait_for_all()  # the best checkpoint is about to be read by everybody
             return ended
         except Interrupted:
             self._save("interrupted")
@@ -65,10 +79,20 @@ class Recorder:
             raise
 
     def _loop(self) -> End:
-        from whet.engine.loop import SavePoint, train
+        from whet.engine.loop import SavePoint, Tick, train
 
-        job = self.job
-        for event in train(job.state, job.plan, job.feed, job.stepper, job.rate, self.evaluator):
+        job, ranks = self.job, self.ranks
+        events = train(
+            job.state,
+            job.plan,
+            job.feed,
+            job.stepper,
+            job.rate,
+            self.evaluator,
+            rank=ranks.rank,
+            world=ranks.world,
+        )
+        for event in events:
             if isinstance(event, End):
                 return event
             if isinstance(event, Record):
@@ -80,11 +104,20 @@ class Recorder:
             self.checkpoints.poll()
             if isinstance(event, Finding):
                 self.say(event.sentence)
-            else:  # a finding comes in the middle of a step, where there is nothing whole to save
-                self.interrupts.check()
+            elif isinstance(event, Tick) or ranks.world == 1:
+                # A finding comes in the middle of a step, where there is nothing whole to save.
+                self._stop_if_anybody_must()
         raise AssertionError("the loop ends with an End record")
 
+    def _stop_if_anybody_must(self) -> None:
+        """Agreed here by all processes, at the same step: a handler of one of them could not do that."""
+        if self.ranks.any(bool(self.interrupts.pending)):
+            self.interrupts.check()
+            raise Interrupted(*STOPPED_ELSEWHERE)
+
     def _append(self, record: Record) -> None:
+        if not self.ranks.is_main:
+            return
         self.folder.append(record)
         self.listen(record, self.job)
 
@@ -92,6 +125,7 @@ class Recorder:
         """Save in the background; the record is written once the checkpoint is whole."""
         from whet.engine.checkpoint import Checkpoint
         from whet.engine.loop import as_values, check_finite
+        from whet.engine.ranks import checksum
 
         job = self.job
         if job.state.saved == job.state.step:
@@ -105,8 +139,13 @@ class Recorder:
             "evaluation_rows": self.evaluator.batch_rows,
         }
         record = Save(step=job.state.step, path=self._name(job.state.step), reason=reason)
+        tensors = job.stepper.tensors()
+        if self.ranks.world > 1:
+            self.ranks.require_same("The weights", checksum(list(tensors["model"].values())))
+        if not self.ranks.is_main:
+            return
         self.checkpoints.save(
-            Checkpoint(job.state.step, job.stepper.tensors(), values),
+            Checkpoint(job.state.step, tensors, values),
             job.state.best_step,
             before=self.folder.sync_records,
             done=lambda: self._append(record),
@@ -119,6 +158,8 @@ class Recorder:
         """Go on from the newest whole checkpoint; say which ones were not whole."""
         from whet.engine.loop import restore_values
 
+        if not self.ranks.is_main:
+            return self._follow()
         checkpoint, passed_over = self.checkpoints.load_newest()
         for line in passed_over:
             self.say(f"Passed over: {line}")
@@ -128,6 +169,7 @@ class Recorder:
                 raise ArtifactError(
                     f"No checkpoint of {str(self.folder.path)!r} is whole.", "Start again with another --run."
                 )
+            self.ranks.from_main(None)
             return recorded and self._begin_again()
         if not recorded:
             raise ArtifactError(
@@ -135,6 +177,7 @@ class Recorder:
                 "Start again with another --run.",
             )
         self.checkpoints.set_aside_after(checkpoint.step)
+        self.ranks.from_main(checkpoint.step)
         self.job.stepper.load(checkpoint.tensors)
         restore_values(dict(checkpoint.values), self.job.state, self.job.stepper)
         self.evaluator.batch_rows = int(checkpoint.values.get("evaluation_rows", self.evaluator.batch_rows))
@@ -143,6 +186,17 @@ class Recorder:
         # The process may have died between completing this checkpoint and recording it.
         self._append(Save(step=checkpoint.step, path=name, reason=str(checkpoint.values["reason"])))
         self.say(f"Resuming {self.folder.path} from step {checkpoint.step} of {self.job.plan.total_steps}.")
+        return True
+
+    def _follow(self) -> bool:
+        """The checkpoint that the main process has chosen."""
+        from whet.engine.loop import restore_values
+
+        step = self.ranks.from_main(None)
+        if step is not None:
+            checkpoint = self.checkpoints.load(step)
+            self.job.stepper.load(checkpoint.tensors)
+            restore_values(dict(checkpoint.values), self.job.state, self.job.stepper)
         return True
 
     def _begin_again(self) -> bool:
@@ -165,6 +219,8 @@ class Recorder:
         """The rows of the step that was not finite, for a person to look at."""
         split = self.job.prepared.examples.splits["train"]
         step, rows = getattr(error, "step", self.job.state.step), getattr(error, "rows", [])
+        if not self.ranks.is_main:
+            return
         self.folder.write_json(
             "divergence.json",
             {"step": step + 1, "message": str(error), "rows": [split[int(row)] for row in rows]},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,36 +44,47 @@ def train_run(
     listen: Listener = lambda event, job: None,
 ) -> Run:
     """Train to the end of the plan, or go on with a run that was interrupted."""
+    from whet.engine.devices import join_processes
     from whet.estimate import estimate, require_disk
     from whet.run import Run
 
     if config.run.offline:
         os.environ["HF_HUB_OFFLINE"] = "1"  # read by the hub's client when it is first imported
-    with Interrupts(config.run.max_minutes) as interrupts:
-        with interrupts.at_once():
+    ranks = join_processes(config.train.device)
+    if not ranks.is_main:
+        say, listen = _nothing, _nothing  # what happens is told once
+    with Interrupts(config.run.max_minutes) as interrupts, ranks.leaving():
+        with ranks.together(), interrupts.at_once():
             examples, report = read_examples(source, config, say)
-        folder, resuming = open_run(config, accept_changes)
-        with folder.locked():
+        folder, resuming = ranks.from_main(open_run(config, accept_changes) if ranks.is_main else None)
+        with folder.locked() if ranks.is_main else nullcontext():
             folder.refuse_links()
-            if resuming and folder.finished:
+            if ranks.from_main(resuming and folder.finished):
                 say(f"{folder.path} is finished already.")
                 if not (folder.path / "report.html").exists():
                     write_report_quietly(folder, say)
                 return Run(folder.path)
-            with interrupts.at_once():
+            with ranks.together(), interrupts.at_once():
                 before = folder.data if resuming else {}
                 changed = compare_with_before(folder, config, examples.fingerprint, accept_changes) if resuming else ""
                 prepared = make_tokens(config, examples, report, say, interrupts.check)
                 changed = changed or _refuse_other_tokens(folder, before, prepared, accept_changes)
-                job = make_job(prepared, say)
+                job = make_job(prepared, say, ranks)
                 expected = estimate(job)
                 say(expected.sentence())
                 require_disk(folder.path, expected)
-            if changed:
+            ranks.require_same("The tokens", [tokens.fingerprint for tokens in prepared.tokens.values()])
+            if resuming and folder.environment.get("processes", ranks.world) != ranks.world:
+                say(f"Begun with another number of processes: with {ranks.world} it is equal only within tolerance.")
+            if changed and ranks.is_main:
                 say(f"Going on although {changed}.")
                 folder.write_text(CONFIG, to_toml(config))
             Recorder(folder, job, interrupts, say, listen).run(resuming=resuming, changed=changed)
     return Run(folder.path)
+
+
+def _nothing(*_: Any) -> None:
+    """What a process that is not the main one says."""
 
 
 def rehearse(source: Any, config: Config, say: Say) -> None:

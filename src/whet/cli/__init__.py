@@ -67,8 +67,11 @@ def root(debug: bool) -> None:
         os.environ["WHET_DEBUG"] = "1"
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run a command; errors of ours become one line and an exit code that scripts can trust."""
+def main(arguments: list[str] | None = None, retried: type[WhetError] | tuple[()] = ()) -> int:
+    """Run a command; errors of ours become one line and an exit code that scripts can trust.
+
+    What is `retried` is left to the caller: a launcher starts processes again that could not reach each other.
+    """
     try:
         root.main(args=arguments, prog_name="whet", standalone_mode=False)
         return 0
@@ -79,6 +82,8 @@ def main(arguments: list[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
+    except retried:
+        raise
     except WhetError as error:
         return _report(error)
     except KeyboardInterrupt:
@@ -99,7 +104,11 @@ def _report(error: WhetError) -> int:
         import traceback
 
         traceback.print_exc()
-    click.echo(f"whet: {error.message}", err=True)
+    rank = int(os.environ.get("RANK") or "0")
+    if error.copied or (rank and error.rank is None):
+        return error.exit_code  # another process says it
+    who = f"whet (rank {rank})" if rank else "whet"
+    click.echo(f"{who}: {error.message}", err=True)
     if error.hint:
         click.echo(f"      {error.hint}", err=True)
     return error.exit_code

@@ -8,13 +8,16 @@ from typing import Any
 import click
 
 from whet.cli.options import resolve, settings_options
+from whet.cli.processes import ARGUMENTS, RememberingCommand, is_main, is_started, launch
 
 
-@click.command()
+@click.command(cls=RememberingCommand)
 @click.argument("source", required=False)
 @settings_options("data", "model", "train", "evaluate", "run")
 @click.option("--config", "config_file", metavar="FILE.toml", help="Read settings from a file.")
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any setting by its name.")
+@click.option("--processes", type=click.IntRange(1), help="Train in so many processes of this machine [1].")
+@click.option("--restarts", type=click.IntRange(0), default=0, help="How often to go on after a process died [0].")
 @click.option("--accept-changes", is_flag=True, help="Resume although settings or data changed.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and stop.")
 @click.option("--quiet", is_flag=True, help="No progress, only the result.")
@@ -23,6 +26,8 @@ def train(
     source: str | None,
     config_file: str | None,
     assignments: tuple[str, ...],
+    processes: int | None,
+    restarts: int,
     accept_changes: bool,
     dry_run: bool,
     quiet: bool,
@@ -39,10 +44,13 @@ def train(
     config = resolve(flags, config_file, assignments)
     if not config.data.source:
         raise click.UsageError("Missing SOURCE. Try: whet train sample/pairs")
+    if ((processes or 1) > 1 or restarts) and not dry_run and not is_started():
+        given = click.get_current_context().meta[ARGUMENTS]
+        raise click.exceptions.Exit(launch(given, processes or 1, restarts))
 
     from whet.cli.terminal import Terminal, show_result
 
-    terminal = Terminal(quiet=quiet)
+    terminal = Terminal(quiet=quiet or not is_main())
     if dry_run:
         from whet.train import rehearse
 
@@ -59,6 +67,8 @@ def train(
             say=terminal.say,
             listen=terminal.listen,
         )
+    if not is_main():
+        return
     if as_json:
         click.echo(json.dumps(run.summary()))
     else:

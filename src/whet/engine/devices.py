@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from whet.engine.ranks import ANSWER, Ranks
 from whet.errors import EnvironmentFault, UsageError
 
 
@@ -64,6 +65,30 @@ def _native_bf16(device: torch.device) -> tuple[bool, str]:
         native = any(getattr(torch.cpu, check, bool)() for check in checks)
         return native, "the CPU computes bf16 natively" if native else "the CPU has no native bf16"
     return False, f"{device.type} trains in float32 here"
+
+
+def several_processes() -> bool:
+    """Whether a launcher (torchrun, accelerate, `--processes`) started this one among others."""
+    return int(os.environ.get("WORLD_SIZE") or "1") > 1
+
+
+def join_processes(device: str = "auto") -> Ranks:
+    """Meet the processes that were started together with this one; alone, there is nothing to do."""
+    if not several_processes():
+        return Ranks()
+    import torch.distributed as dist
+    from accelerate import PartialState
+
+    on_cpu = _device(device).type != "cuda"
+    try:
+        state = PartialState(cpu=on_cpu, timeout=ANSWER)
+        control = None if on_cpu else dist.new_group(backend="gloo", timeout=ANSWER)
+    except (RuntimeError, ValueError) as error:
+        raise EnvironmentFault(
+            f"Rank {os.environ.get('RANK', '?')} could not meet the other processes: {str(error).splitlines()[0]}.",
+            "Check MASTER_ADDR and MASTER_PORT, and that every machine reaches the first one.",
+        ) from None
+    return Ranks(state.process_index, state.num_processes, control)
 
 
 def synchronize(device: torch.device) -> None:

@@ -17,16 +17,27 @@ from whet.engine.feed import Batch, Network
 from whet.engine.fused.families import why_not_fused
 from whet.engine.losses import Loss
 from whet.engine.optim import make_adamw
+from whet.engine.ranks import Ranks
 from whet.engine.step import Stepper
 
 CHUNK = 10_000_000
+ALONE = Ranks()
 
 
 def choose_path(
-    model: Any, loss: Loss, config: TrainConfig, hardware: Hardware, tokens: Sequence[Tokens]
+    model: Any, loss: Loss, config: TrainConfig, hardware: Hardware, tokens: Sequence[Tokens], ranks: Ranks = ALONE
 ) -> tuple[Network, Stepper]:
     """A network and the stepper that trains it; `tokens` are all the rows it will ever see."""
-    reason = why_not_fused(model) or _why_not_here(hardware)
+    network, stepper = _choose_path(model, loss, config, hardware, tokens, ranks)
+    if ranks.world > 1:
+        stepper.rank, stepper.synchronized = ranks.rank, ranks.sum_in_place
+    return network, stepper
+
+
+def _choose_path(
+    model: Any, loss: Loss, config: TrainConfig, hardware: Hardware, tokens: Sequence[Tokens], ranks: Ranks
+) -> tuple[Network, Stepper]:
+    reason = why_not_fused(model) or _why_not_here(hardware) or _why_not_together(hardware, ranks)
     if not reason:
         from whet.engine.fused.step import FusedNetwork, FusedStepper
 
@@ -89,6 +100,12 @@ def _why_not_here(hardware: Hardware) -> str:
         return "fused layers on a GPU compute in bf16, and float32 was asked for"
     if find_spec("triton") is None:
         return "the package triton is not installed"
+    return ""
+
+
+def _why_not_together(hardware: Hardware, ranks: Ranks) -> str:
+    if ranks.world > 1 and hardware.device.type == "cuda":
+        return "a captured step holds the update too, and several processes must sum gradients before it"
     return ""
 
 

@@ -58,10 +58,11 @@ class Stepper:
     micro_rows: int
     """Most rows in one forward pass; halved when memory runs out."""
     rank: int = 0
-    synchronized: Callable[[], None] | None = None
-    """Averages gradients over processes, where there are several."""
+    synchronized: Callable[[Sequence[Tensor]], None] | None = None
+    """Sums tensors over processes in place, where there are several."""
     parameters: list[Tensor] = field(init=False)
     window: Window = field(init=False)
+    _trained: list[Tensor] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -76,10 +77,29 @@ class Stepper:
         for micro, part in enumerate(split(share, self.micro_rows)):
             loss += self.backward(feed.batch(part), weight, step=step, micro=micro)
         if self.synchronized is not None:
-            self.synchronized()
+            # Every process divided by the weight of all rows: the sum is what one process would have computed.
+            self.sum_gradients(self.synchronized, computed=len(share) > 0)
+            self.synchronized([loss])
         self._update(step, loss, rate)
         self.window.steps += 1
         self.window.rows += len(rows)
+
+    def sum_gradients(self, summed: Callable[[Sequence[Tensor]], None], *, computed: bool) -> None:
+        """Gradients over all processes; one that had no row to compute takes part with zeros."""
+        if self._trained is None:
+            found = torch.tensor([float(each.grad is not None) for each in self.parameters])
+            found = found.to(self.hardware.device)
+            summed([found])
+            # A parameter that no process uses keeps no gradient: the optimizer passes it over, as it would alone.
+            self._trained = [each for each, used in zip(self.parameters, found.tolist(), strict=True) if used]
+        for kind in sorted({each.dtype for each in self._trained}, key=str):
+            members = [each for each in self._trained if each.dtype == kind]
+            parts = [torch.zeros_like(each) if each.grad is None else each.grad for each in members]
+            flat = torch.cat([part.reshape(-1) for part in parts])
+            summed([flat])
+            pieces = torch.split(flat, [each.numel() for each in members])
+            for each, piece in zip(members, pieces, strict=True):
+                each.grad = piece.view_as(each)
 
     def backward(self, batch: Batch, weight: float, *, step: int = 0, micro: int = 0) -> Tensor:
         """Add this micro-batch's gradients to those of the step; its share of the step's loss."""

@@ -1,0 +1,220 @@
+"""Which of several processes this one is, and what they tell each other.
+
+Every process computes the same plan from the same data; what they exchange is the sum of gradients, the logits of an
+evaluation, and small words: has anybody been told to stop, did anybody fail. One process alone exchanges nothing, and
+every method here is then free.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from whet.errors import (
+    ArtifactError,
+    DataError,
+    Diverged,
+    EnvironmentFault,
+    Interrupted,
+    UsageError,
+    WhetError,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ANSWER = timedelta(minutes=10)
+"""How long a process waits for the others within training, where they are never far apart."""
+WORK = timedelta(hours=6)
+"""How long it waits where another may have work of its own to do: reading data, writing a model."""
+
+_LEFT = "whet-left"
+_KINDS: dict[str, type[WhetError]] = {
+    kind.__name__: kind for kind in (UsageError, DataError, ArtifactError, EnvironmentFault, Diverged, Interrupted)
+}
+
+
+class LostRank(EnvironmentFault):
+    """Another process no longer answers: it was killed, or the link to it is cut."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among `world` of them; the first is the main one, the only one that writes."""
+
+    rank: int = 0
+    world: int = 1
+    control: Any = None
+    """The group for words and numbers in main memory; gradients go through the default group."""
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    # Numbers
+
+    def sum_in_place(self, tensors: Sequence[Tensor]) -> None:
+        """Each tensor becomes the sum over all processes, to the bit the same everywhere."""
+        if self.world == 1:
+            return
+        import torch.distributed as dist
+
+        with self._answers():
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+
+    def joined(self, part: Any, places: Any, count: int) -> Any:
+        """Rows computed by all processes as one array: this one's are `part`, and belong at `places` of `count`."""
+        import numpy as np
+
+        if self.world == 1:
+            whole = np.empty((count, *part.shape[1:]), part.dtype)
+            whole[places] = part
+            return whole
+        import torch
+        import torch.distributed as dist
+
+        whole = np.zeros((count, *part.shape[1:]), part.dtype)
+        whole[places] = part
+        tensor = torch.from_numpy(whole)
+        with self._answers():
+            dist.all_reduce(tensor, group=self.control)  # every place is zero in all processes but one
+        return whole
+
+    # Words
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is so for any process."""
+        if self.world == 1:
+            return flag
+        import torch
+        import torch.distributed as dist
+
+        found = torch.tensor([int(flag)])
+        with self._answers():
+            dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.control)
+        return bool(found.item())
+
+    def from_main(self, value: Any) -> Any:
+        """What the main process has here."""
+        return self.gather(value)[0] if self.world > 1 else value
+
+    def gather(self, value: Any) -> list[Any]:
+        """What every process has here, by rank."""
+        if self.world == 1:
+            return [value]
+        import torch.distributed as dist
+
+        found: list[Any] = [None] * self.world
+        with self._answers():
+            dist.all_gather_object(found, value, group=self.control)
+        return found
+
+    def require_same(self, what: str, value: Any) -> None:
+        """Refuse to go on where processes have drifted apart."""
+        found = self.gather(value)
+        for rank, other in enumerate(found):
+            if other != found[0]:
+                raise EnvironmentFault(
+                    f"{what} of rank {rank} are not those of rank 0.",
+                    "All processes must read the same files with the same versions, on like processors.",
+                )
+
+    def wait_for_all(self) -> None:
+        """Until every process is here, however long its work takes."""
+        if self.world == 1:
+            return
+        import torch.distributed as dist
+
+        with self._answers():
+            dist.monitored_barrier(self.control, timeout=WORK)
+
+    # Errors
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """What is done inside is done by all: an error of one becomes everybody's, and is told once."""
+        if self.world == 1:
+            yield
+            return
+        error: WhetError | None = None
+        try:
+            yield
+        except (Interrupted, LostRank):
+            raise
+        except WhetError as raised:
+            error = raised
+        self.wait_for_all()
+        for rank, told in enumerate(self.gather(None if error is None else _told(error))):
+            if told is not None:
+                if rank == self.rank and error is not None:
+                    error.rank = self.rank
+                    raise error
+                raise _copy(told)
+
+    @contextlib.contextmanager
+    def leaving(self) -> Iterator[None]:
+        """Whoever leaves with an error says so, for those who will wait for it in vain."""
+        try:
+            yield
+        except LostRank:
+            raise
+        except WhetError as error:
+            if self.world > 1:
+                if not isinstance(error, Interrupted | Diverged) and not error.copied:
+                    error.rank = self.rank
+                with contextlib.suppress(Exception):
+                    _store().set(_LEFT, json.dumps(_told(error)))
+            raise
+
+    @contextlib.contextmanager
+    def _answers(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise self._lost(error) from None
+
+    def _lost(self, error: RuntimeError) -> WhetError:
+        """What another one said when it left, or that it is gone."""
+        with contextlib.suppress(Exception):
+            if _store().check([_LEFT]):
+                return _copy(json.loads(_store().get(_LEFT)))
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        return LostRank(
+            f"Rank {self.rank} of {self.world} no longer reaches the others: {reason}.",
+            "The last checkpoint is whole. Run the same command again to go on from it.",
+        )
+
+
+def _told(error: WhetError) -> list[str]:
+    return [type(error).__name__, error.message, error.hint]
+
+
+def _copy(told: Sequence[str]) -> WhetError:
+    kind, message, hint = told
+    error = _KINDS.get(kind, EnvironmentFault)(message, hint)
+    error.copied = True
+    return error
+
+
+def _store() -> Any:
+    """Where torch's processes found each other: under torchrun it outlives each of them."""
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    return _get_default_store()
+
+
+def checksum(tensors: Sequence[Tensor]) -> int:
+    """The same for the same bits; one pass where the tensors are."""
+    import torch
+
+    total = 0
+    for tensor in tensors:
+        if tensor.numel():
+            words = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}[tensor.element_size()]
+            total += int(tensor.detach().contiguous().view(words).sum(dtype=torch.int64))
+    return total % 2**63
