@@ -55,7 +55,8 @@ class Notebook:
 
 def run_as_script(blocks: list[str], folder: Path) -> str:
     """All blocks as one program in a process of its own, as a person would run them; what they showed."""
-    program = "\n".join(_showing_last_line(block) for block in blocks)
+    show = "def show(value):\n    if value is not None:\n        print(value)\n"
+    program = "\n".join([show, *map(_showing_last_line, blocks)])
     (folder / "blocks.py").write_text(program, encoding="utf-8")
     quiet = {"HF_DATASETS_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     run = subprocess.run(
@@ -68,7 +69,7 @@ def run_as_script(blocks: list[str], folder: Path) -> str:
 def _showing_last_line(block: str) -> str:
     tree = ast.parse(block)
     if tree.body and isinstance(tree.body[-1], ast.Expr):
-        shown = ast.Call(ast.Name("print", ast.Load()), [tree.body[-1].value], [])
+        shown = ast.Call(ast.Name("show", ast.Load()), [tree.body[-1].value], [])
         tree.body[-1] = ast.Expr(shown)
     return ast.unparse(ast.fix_missing_locations(tree))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,3 +155,32 @@ def test_stock_arguments_are_carried_over() -> None:
     stock = Stock("out", eval_strategy="epoch", learning_rate=1e-4, use_cpu=True, warmup_steps=5)
     args = from_stock(stock)
     assert (args.output_dir, args.eval_strategy, args.learning_rate, args.warmup_steps) == ("out", "epoch", 1e-4, 5)
+
+
+def test_scripts_can_read_them_from_a_command_line() -> None:
+    from transformers import HfArgumentParser
+
+    line = ["--output_dir", "out", "--learning_rate", "1e-4", "--eval_strategy", "epoch", "--do_train"]
+    line += ["--lr_scheduler_kwargs", '{"num_cycles": 2}', "--lr_scheduler_type", "cosine_with_restarts"]
+    (args,) = HfArgumentParser((TrainingArguments,)).parse_args_into_dataclasses(line)
+    assert (args.learning_rate, args.eval_strategy, args.do_train) == (1e-4, "epoch", True)
+    assert args.lr_scheduler_kwargs == {"num_cycles": 2}
+
+
+def documented() -> dict[str, tuple[str, str]]:
+    """Stock default and ours of every field, as docs/trainer.md gives them."""
+    page = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (gone|`[^|]*`) \| (same|`[^|]*`) \|", page, re.MULTILINE)
+    return {name: (stock, stock if ours == "same" else ours) for name, stock, ours in rows}
+
+
+def test_the_page_lists_every_field_with_both_defaults() -> None:
+    stock, page = stock_fields(), documented()
+    for field in dataclasses.fields(TrainingArguments):
+        known = f"`{stock[field.name]!r}`" if field.name in stock else "gone"
+        assert page[field.name] == (known, f"`{field.default!r}`"), field.name
+
+
+def test_the_page_names_every_field_without_effect_or_refused() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text(encoding="utf-8")
+    assert not [name for name in (*RENAMED, *GONE, *WITHOUT_EFFECT, *REFUSED) if f"`{name}`" not in page]

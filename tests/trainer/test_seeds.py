@@ -51,7 +51,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("note", NOTES, ids=lambda path: path.name[:3])
 def test_the_note_runs_and_shows_its_numbers(note: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -329,3 +329,49 @@ def test_callbacks_that_look_at_gradients_find_them(tmp_path: Path) -> None:
     make_trainer(tmp_path, model=small_model(width=64), callbacks=[Look()], max_steps=2).train()
     assert len(norms) == 2
     assert min(norms) > 0
+
+
+def test_gradient_checkpointing_trains_the_same(tmp_path: Path) -> None:
+    losses = []
+    for checkpointing in (False, True):
+        folder = tmp_path / str(checkpointing)
+        trainer = make_trainer(folder, gradient_checkpointing=checkpointing, max_steps=3, logging_steps=1)
+        trainer.train()
+        losses.append(logged(trainer))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_frozen_weights_stay(tmp_path: Path) -> None:
+    model = small_model(width=64)
+    for parameter in model.bert.parameters():
+        parameter.requires_grad = False
+    before = weights(model)
+    make_trainer(tmp_path, model=model, max_steps=2, learning_rate=1e-2).train()
+    changed = {name for name, each in weights(model).items() if not torch.equal(each, before[name])}
+    assert changed == {"classifier.weight", "classifier.bias"}
+
+
+def test_hooks_on_the_model_are_called(tmp_path: Path) -> None:
+    model, calls = small_model(width=64), []
+    model.bert.encoder.layer[0].register_forward_hook(lambda *_: calls.append(1))
+    make_trainer(tmp_path, model=model, max_steps=2, eval_strategy="no").train()
+    assert len(calls) == 2
+
+
+def test_rows_of_like_length_can_be_taken_together(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, train_sampling_strategy="group_by_length", max_steps=2)
+    assert trainer.train().global_step == 2
+    lengths = [len(row["input_ids"]) for row in trainer.train_dataset]
+    order = trainer.get_train_dataloader().batch_sampler.batches
+    spread = np.mean([np.std([lengths[row] for row in batch]) for batch in order])
+    assert spread < np.std(lengths)
+
+
+def test_bf16_trains_close_to_float32(tmp_path: Path) -> None:
+    losses = []
+    for bf16 in (False, True):
+        trainer = make_trainer(tmp_path / str(bf16), bf16=bf16, max_steps=3, logging_steps=1)
+        trainer.train()
+        losses.append(logged(trainer))
+    assert losses[1] == pytest.approx(losses[0], abs=0.02)
+    assert losses[1] != losses[0]

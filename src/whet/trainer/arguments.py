@@ -55,7 +55,7 @@ class _Fields:
     gradient_accumulation_steps: int = 1
     learning_rate: float = 5e-5
     lr_scheduler_type: str = "linear"
-    lr_scheduler_kwargs: dict[str, Any] | None = None
+    lr_scheduler_kwargs: dict[str, Any] | str | None = None
     warmup_steps: float = 0
     optim: str = "adamw_torch_fused"
     weight_decay: float = 0.0
@@ -94,7 +94,8 @@ class _Fields:
     logging_dir: str | None = None
     log_level: str = "passive"
     disable_tqdm: bool | None = None
-    report_to: str | list[str] | None = "none"
+    # In this order, because the stock library's argument parser can read no other.
+    report_to: None | str | list[str] = "none"  # noqa: RUF036
     run_name: str | None = None
     project: str = "huggingface"
     # Checkpoints
@@ -102,7 +103,7 @@ class _Fields:
     save_steps: float = 500
     save_total_limit: int | None = None
     save_only_model: bool = False
-    resume_from_checkpoint: str | bool | None = None
+    resume_from_checkpoint: str | None = None
     # Flags that scripts keep here for themselves
     do_train: bool = False
     do_eval: bool = False
@@ -238,6 +239,8 @@ def _filled_in(name: str, value: Any) -> bool:
 
 def _complete(args: _Fields) -> None:
     """Values that follow from others, as in the stock class."""
+    if isinstance(args.lr_scheduler_kwargs, str):  # from a command line
+        args.lr_scheduler_kwargs = json.loads(args.lr_scheduler_kwargs)
     for name in ("eval_strategy", "logging_strategy", "save_strategy", "lr_scheduler_type", "optim"):
         value = getattr(args, name)
         setattr(args, name, str(getattr(value, "value", value)))  # enumerations of the stock library

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from whet.trainer.training import Training
 
 
+TABLES_KEPT = 8
+
+
 class Trainer:
     """Trains a classifier on a tokenised data set; docs/trainer.md says where it differs from the stock one."""
 
@@ -278,6 +281,8 @@ class Trainer:
             return None, reason
         known = self._tokens.get(id(dataset))
         if known is None or known[0] is not dataset:
+            while len(self._tokens) >= TABLES_KEPT:
+                self._tokens.pop(next(iter(self._tokens)))
             known = self._tokens[id(dataset)] = (dataset, *as_tokens(dataset, self.columns()))
         return known[1], known[2]
 
