@@ -24,6 +24,7 @@ from typing import Any
 
 from whet.errors import EnvironmentFault
 from whet.playground import DAMAGES, differences, steps_repeated, story, train_arguments, write_rows
+from whet.runs.store import RunFolder
 
 STUCK_SECONDS = 120.0
 START_SECONDS = 300.0
@@ -199,9 +200,9 @@ class Laboratory:
             tally.interruptions += command.wait() == -signal.SIGKILL
         self._finish(home, subject, tally)
 
-    def kill_at_boundary(self, tally: Tally, boundary: int | None = None) -> None:
+    def kill_at_boundary(self, tally: Tally, boundary: int | None = None, subject: Subject | None = None) -> None:
         """Dead before the n-th thing that is done to a file; the one that goes on may die as well."""
-        subject, home = self._next(tally), self._home(f"boundary-{tally.trials}")
+        subject, home = subject or self._next(tally), self._home(f"boundary-{tally.trials}")
         places = [boundary or self.chosen.randint(1, subject.boundaries)]
         if boundary is None and self.chosen.random() < 0.3:
             places.append(self.chosen.randint(1, subject.boundaries // 2))
@@ -252,7 +253,9 @@ class Laboratory:
             place = self.chosen.randint(subject.boundaries // 2, subject.boundaries)
             self.start(home, subject.model, watch=str(home), kill_at=place).wait()
             found = sorted((home / "run" / "checkpoints").glob("step-*"))
-            if len(found) > 1:
+            if RunFolder(home / "run").finished:  # it died after its last record, or outlived the count
+                shutil.rmtree(home / "run")
+            elif len(found) > 1:
                 return found
         raise EnvironmentFault("The self-test could not interrupt a run with two checkpoints.")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import mkdtemp
@@ -47,7 +46,7 @@ def selftest(kills: int, signals: int, corruptions: int, seed: int, as_json: boo
         shutil.rmtree(folder)
         return
     click.echo(f"whet: the self-test failed; what it left is in {folder}.", err=True)
-    sys.exit(1)
+    raise click.exceptions.Exit(1)
 
 
 def table(outcome: Outcome) -> list[str]:

@@ -103,7 +103,7 @@ def is_memory_error(error: BaseException) -> bool:
     """Whether this is the device or the host running out of memory, under any of the names that has."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    words = ("can't allocate memory", "out of memory", "not enough memory", "bad_alloc")
+    words = ("can't allocate memory", "out of memory", "not enough memory", "bad_alloc", "could not create a primitive")
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
