@@ -79,25 +79,36 @@ def repeat(tally: Tally, trial: Callable[[Any], None], count: int) -> Tally:
 
 
 def report(outcome: Outcome, asked: argparse.Namespace, laboratory: Laboratory) -> str:
-    boundaries = "" if asked.boundaries else " --no-boundaries"
+    parts = [
+        "# What interruptions and damaged files do to a run",
+        _how(outcome, asked),
+        _interruptions(outcome),
+        _boundaries(laboratory),
+        _damages(outcome),
+        _troubles(outcome),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _how(outcome: Outcome, asked: argparse.Namespace) -> str:
     command = (
         f"python tests/soak.py --kills {asked.kills} --signals {asked.signals} --corruptions {asked.corruptions} "
-        f"--damaged-runs {asked.damaged_runs} --seed {asked.seed}{boundaries}"
+        f"--damaged-runs {asked.damaged_runs} --seed {asked.seed}{'' if asked.boundaries else ' --no-boundaries'}"
     )
+    return f"""Written by `{command}`;
+`make soak` runs the whole bar. {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores ({platform.machine()}),
+Python {platform.python_version()}, torch {version("torch")}, transformers {version("transformers")}, one process, on
+the CPU; {outcome.seconds / 60:.0f} minutes.
+
+A trial trains a tiny BERT for 24 steps (dropout on, rows shuffled, a checkpoint every {SAVE_EVERY} steps and at each
+best evaluation), interrupts it, runs the same command again, and compares the finished run with one that was left
+alone: `model/`, `predictions.parquet`, and every record without its timings. Trials alternate between the engine's
+general and its fused layers. A killed trial is killed one to three times, anywhere from reading the data to writing
+the report."""
+
+
+def _interruptions(outcome: Outcome) -> str:
     lines = [
-        "# What interruptions and damaged files do to a run",
-        "",
-        f"Written by `{command}`; `make soak` runs the whole bar. "
-        f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}, "
-        f"torch {version('torch')}, transformers {version('transformers')}, one process, on the CPU; "
-        f"{outcome.seconds / 60:.0f} minutes.",
-        "",
-        "A trial trains a tiny BERT (24 steps, dropout on, a checkpoint every "
-        f"{SAVE_EVERY} steps and at each best evaluation, dropout and order of rows random), interrupts it, runs the same "
-        "command again and compares the finished run with one that was left alone: `model/`, `predictions.parquet`, and "
-        "every record without its timings. Trials alternate between the engine's general and its fused layers. A killed "
-        "trial is killed one to three times, anywhere from reading the data to writing the model.",
-        "",
         "| fault | trials | interruptions | stuck | bit-exact | different | wrong exit | most steps repeated |",
         "|---|---|---|---|---|---|---|---|",
     ]
@@ -106,34 +117,33 @@ def report(outcome: Outcome, asked: argparse.Namespace, laboratory: Laboratory) 
         f"| {tally.wrong_exit} | {tally.most_repeated} |"
         for tally in outcome.tallies
     ]
-    lines += ["", *_about_boundaries(laboratory), ""]
-    if outcome.corruptions:
-        lines += [
-            "| damage to checkpoints | tried | noticed | fell back to the newest whole one |",
-            "|---|---|---|---|",
-        ]
-        lines += [
-            f"| {name} | {row['tried']} | {row['noticed']} | {row['fell back right']} |"
-            for name, row in outcome.corruptions.items()
-        ]
-        total = {
-            key: sum(row[key] for row in outcome.corruptions.values())
-            for key in ("tried", "noticed", "fell back right")
-        }
-        lines += [f"| all | {total['tried']} | {total['noticed']} | {total['fell back right']} |", ""]
-    troubles = [trouble for tally in outcome.tallies for trouble in tally.troubles]
-    lines += ["Troubles:", "", *(f"- {trouble}" for trouble in troubles)] if troubles else ["No trial went wrong."]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
-def _about_boundaries(laboratory: Laboratory) -> list[str]:
+def _boundaries(laboratory: Laboratory) -> str:
     counts = ", ".join(f"{subject.boundaries} with {subject.name} layers" for subject in laboratory.subjects)
-    return [
-        f"File boundaries of one run (before each open for writing, mkdir, rename, remove and fsync): {counts}. "
-        "A signal that comes after the run has ended finds nothing to interrupt: such trials count as trials and not as "
-        "interruptions. Steps repeated are those between the checkpoint a run went on from and the last step it had "
-        f"recorded: at most the {SAVE_EVERY} steps to the save before, and the steps taken while a save was being written.",
-    ]
+    return f"""File boundaries of one run (before each open for writing, mkdir, rename, remove and fsync): {counts}.
+A signal that comes after the run has ended finds nothing to interrupt: such a trial is no interruption. Steps repeated
+are those between the checkpoint that a run went on from and the last step it had recorded: at most the {SAVE_EVERY}
+since the save before and those taken while a save was being written; more where the newest checkpoint was damaged."""
+
+
+def _damages(outcome: Outcome) -> str:
+    rows = outcome.corruptions
+    if not rows:
+        return ""
+    columns = ("tried", "noticed", "fell back right")
+    lines = ["| damage to checkpoints | tried | noticed | fell back to the newest whole |", "|---|---|---|---|"]
+    lines += [f"| {name} | {' | '.join(str(row[column]) for column in columns)} |" for name, row in rows.items()]
+    totals = (str(sum(row[column] for row in rows.values())) for column in columns)
+    return "\n".join([*lines, f"| all | {' | '.join(totals)} |"])
+
+
+def _troubles(outcome: Outcome) -> str:
+    troubles = [trouble for tally in outcome.tallies for trouble in tally.troubles]
+    return (
+        "\n".join(["What went wrong:", "", *(f"- {line}" for line in troubles)]) if troubles else "Nothing went wrong."
+    )
 
 
 if __name__ == "__main__":
