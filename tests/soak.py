@@ -140,10 +140,8 @@ def _damages(outcome: Outcome) -> str:
 
 
 def _troubles(outcome: Outcome) -> str:
-    troubles = [trouble for tally in outcome.tallies for trouble in tally.troubles]
-    return (
-        "\n".join(["What went wrong:", "", *(f"- {line}" for line in troubles)]) if troubles else "Nothing went wrong."
-    )
+    troubles = [f"- {trouble}" for tally in outcome.tallies for trouble in tally.troubles]
+    return "\n".join(["What went wrong:", "", *troubles]) if troubles else "Nothing went wrong."
 
 
 if __name__ == "__main__":

@@ -182,6 +182,19 @@ def test_a_loss_that_is_not_finite_never_reaches_the_weights(
     assert [record.step for record in folder.records() if isinstance(record, Step)] == list(range(1, 8))
 
 
+def test_an_answer_that_is_not_finite_is_not_scored(
+    poisoned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = poisoned_source(tmp_path)
+    for split in ("train", "validation"):
+        text = (data / f"{split}.csv").read_text().replace("yes 9,good\n", "")
+        (data / f"{split}.csv").write_text(text + ("no 9,bad\n" if split == "validation" else ""))
+    with pytest.raises(Diverged, match="answer to 1 of 11 validation rows is not a finite number"):
+        whet.fit(data, **settings(poisoned, probe_rows=0))
+    assert RunFolder.open("run").read_json("divergence.json")["rows"][0]["text"] == "no 9"
+
+
 def test_the_verdict_of_a_diverged_run_says_so(poisoned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from whet.runs.verdict import verdict_of
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from whet.data.tokens import Tokens
 from whet.engine.evaluate import compute_logits, confusion_matrix, most_wrong, probe_rows
-from whet.errors import Interrupted
+from whet.errors import Diverged, Interrupted
 from whet.interrupts import STOPPED_ELSEWHERE
 from whet.metrics.scores import predicted, probabilities, score
 from whet.prepare import Job
@@ -52,6 +52,7 @@ class Evaluator:
         """The record of one split, and its logits in input order."""
         logits, labels = self.logits(split), self.job.prepared.labels(split)
         assert labels is not None
+        _refuse_not_finite(logits, split, state.step)
         task = self.job.prepared.examples.task
         record = Evaluation(
             step=state.step,
@@ -120,6 +121,19 @@ class Evaluator:
                 }
             )
         return rows
+
+
+def _refuse_not_finite(logits: Array, split: str, step: int) -> None:
+    """A class would be read off such numbers as off any others, and the scores would be quietly wrong."""
+    bad = np.flatnonzero(~np.isfinite(logits).all(axis=1))
+    if not len(bad):
+        return
+    error = Diverged(
+        f"The model's answer to {len(bad)} of {len(logits)} {split} rows is not a finite number, after step {step}.",
+        "Try --precision float32 and a tenth of the learning rate (--lr); if it was so at the start, another --model.",
+    )
+    error.step, error.rows, error.split = step, bad[:100].tolist(), split  # type: ignore[attr-defined]
+    raise error
 
 
 def _replaced(record: Evaluation, **changes: Any) -> Evaluation:

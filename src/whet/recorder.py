@@ -216,16 +216,15 @@ class Recorder:
         self.say(finding.sentence)
 
     def _write_down(self, error: Diverged) -> None:
-        """The rows of the step that was not finite, for a person to look at."""
-        split = self.job.prepared.examples.splits["train"]
+        """The rows that were not finite, for a person to look at."""
+        name: str = getattr(error, "split", "train")
         step, rows = getattr(error, "step", self.job.state.step), getattr(error, "rows", [])
         if not self.ranks.is_main:
             return
-        self.folder.write_json(
-            "divergence.json",
-            {"step": step + 1, "message": str(error), "rows": [split[int(row)] for row in rows]},
-        )
-        self.say(f"The {len(rows)} rows of step {step + 1} are in {self.folder.path / 'divergence.json'}.")
+        split = self.job.prepared.examples.splits[name]
+        found = {"step": step + 1, "message": str(error), "split": name, "rows": [split[int(row)] for row in rows]}
+        self.folder.write_json("divergence.json", found)
+        self.say(f"The {len(rows)} {name} rows are in {self.folder.path / 'divergence.json'}.")
         self._append(self._end("diverged", step))
 
     def _end(self, reason: str, step: int | None = None) -> End:

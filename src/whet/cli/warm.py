@@ -35,6 +35,8 @@ PRELOADED = (
     "transformers.models.auto.tokenization_auto",
     "transformers.models.bert.modeling_bert",
     "whet.cli.train",
+    "whet.engine.checkpoint",
+    "whet.engine.fused.step",
     "whet.engine.loop",
     "whet.engine.paths",
     "whet.estimate",
