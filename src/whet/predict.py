@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from whet.data.tokens import Tokens
 
 Array = np.ndarray[Any, Any]
-CHUNK_ROWS = 8192
-BATCH_TOKENS = {"cpu": 2048, "cuda": 65536}
+CHUNK_ROWS = 1024
+BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
 """Tokens a batch: enough to fill the device, small enough for its caches and its memory."""
 
 

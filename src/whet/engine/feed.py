@@ -14,6 +14,7 @@ from whet.data.batches import Order, pack, pad
 from whet.data.tokens import Tokens
 from whet.engine.losses import Loss
 from whet.engine.packed import Layout, PackedModel, make_layout, why_not_packed
+from whet.engine.tensors import load_model_tensors
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -49,12 +50,24 @@ class Network:
     """A classifier that takes a batch and gives logits, packed where the model can be."""
 
     def __init__(self, model: Any, device: torch.device, *, packed: bool = True) -> None:
-        self.model = model.to(device)
+        self.model = model
         self.device = device
+        self._place()
         self.why_padded = why_not_packed(model) if packed else "padding was asked for"
         self._packed = None if self.why_padded else PackedModel(model)
         self.why = self.why_padded
         """Why not a faster path."""
+
+    def _place(self) -> None:
+        """Put the weights where they are computed with."""
+        self.model.to(self.device)
+
+    def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
+        """Other weights for the same model, strictly by name and shape."""
+        load_model_tensors(tensors, self.model)
+
+    def hand_back(self) -> None:
+        """The module holds the current weights, for whoever looks at it: here it always does."""
 
     @property
     def is_packed(self) -> bool:

@@ -19,7 +19,6 @@ from whet.engine.checkpoint import load
 from whet.engine.evaluate import compute_logits, probe_rows
 from whet.engine.loop import Plan, SavePoint, State, train
 from whet.engine.losses import Loss
-from whet.engine.tensors import load_model_tensors
 from whet.errors import Diverged, Interrupted, UsageError, nearest
 from whet.interrupts import Interrupts
 from whet.metrics.scores import MAIN_METRIC, higher_is_better
@@ -327,7 +326,7 @@ class Training:
         trainer.log(metrics)
         best = trainer.state.best_model_checkpoint
         if args.load_best_model_at_end and best is not None:
-            load_model_tensors(load(Path(best)).tensors["model"], trainer.model)
+            self.setup.network.load_weights(load(Path(best)).tensors["model"])
             if args.save_total_limit == 1:
                 self.checkpoints.keep_only(int(trainer.state.best_global_step))
         trainer.control = trainer.callback_handler.on_train_end(args, trainer.state, trainer.control)
@@ -360,6 +359,4 @@ class Training:
 
     def write_back(self) -> None:
         """The module itself gets the current weights, for whoever looks at it."""
-        flat = getattr(self.setup.network, "flat", None)
-        if flat is not None:
-            flat.write_back()
+        self.setup.network.hand_back()

@@ -91,24 +91,26 @@ class Encoder:
     def first_hidden(self, inputs: Inputs, *, training: bool, add: bool = False) -> Tensor:
         """[rows, 1, width]: what every head reads as `hidden[:, 0]`. With grad, backward fills the flat gradients."""
         if not training:
-            return self._forward(inputs, False)[0].float().unsqueeze(1)
+            return self._forward(inputs, None).float().unsqueeze(1)
         anchor = torch.zeros((), device=inputs.ids.device, requires_grad=True)
         hidden = _Encode.apply(anchor, self, inputs, add)  # type: ignore[no-untyped-call]
         return hidden.float().unsqueeze(1)  # type: ignore[no-any-return]
 
-    def _forward(self, inputs: Inputs, training: bool) -> tuple[Tensor, list[Any]]:
-        self.pieces.start(training)
+    def _forward(self, inputs: Inputs, stack: list[Any] | None) -> Tensor:
+        """The hidden states of the first tokens; what the backward pass needs goes onto the stack, if there is one."""
+        self.pieces.start(training=stack is not None)
+        keep = stack.append if stack is not None else _forget
         self._wait(0)
         hidden, saved = self.pieces.embed(self.flat, inputs, self.shape, 0)
-        stack: list[Any] = [saved]
+        keep(saved)
         for index, layer in enumerate(self.flat.layers[:-1]):
             self._wait(index + 1)
             hidden, saved = self._layer(hidden, layer, inputs, 3 * index + 1)
-            stack.append(saved)
+            keep(saved)
         self._wait(len(self.flat.layers))
         hidden, saved = self._last_layer(hidden, self.flat.layers[-1], inputs, 3 * len(self.flat.layers) - 2)
-        stack.append(saved)
-        return hidden, stack
+        keep(saved)
+        return hidden
 
     def _wait(self, index: int) -> None:
         if self.before_layer:
@@ -191,6 +193,10 @@ class Encoder:
         return torch.mm(d_projected, w["out"]), d_residual
 
 
+def _forget(saved: Any) -> None:
+    """Nothing comes back for it."""
+
+
 def weight_gradient(gradient: Tensor, x: Tensor, into: Tensor, add: bool) -> None:
     """[out, in] from [tokens, out] and [tokens, in], straight into the flat buffer."""
     if add:
@@ -204,9 +210,9 @@ class _Encode(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, encoder: Encoder, inputs: Inputs, add: bool) -> Tensor:
-        hidden, ctx.stack = encoder._forward(inputs, True)
+        ctx.stack = []
         ctx.encoder, ctx.inputs, ctx.add = encoder, inputs, add
-        return hidden
+        return encoder._forward(inputs, ctx.stack)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:

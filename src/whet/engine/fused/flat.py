@@ -124,6 +124,11 @@ class FlatModel:
                 self.named[self.word].device
             )
 
+    def hand_back(self) -> None:
+        """The model as its owner knows it: every weight current and on the device."""
+        self.write_back()
+        self.named[self.word].data = self.named[self.word].data.to(self.device)
+
     def read_in(self) -> None:
         """The inverse: after weights were loaded into the module."""
         if len(self.used) < self.named[self.word].shape[0]:

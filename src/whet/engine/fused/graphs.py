@@ -34,6 +34,8 @@ from whet.engine.step import split, step_seed
 from whet.engine.tensors import Groups
 
 TOKEN_BUCKET = 64
+LARGE = 1024
+"""Tokens from which on buckets are wider: a share of filling that stays the same, and few shapes to capture."""
 LENGTH_BUCKET = 128
 STAGES = 4
 NORM_PROGRAMS = 512
@@ -132,7 +134,8 @@ class GraphStepper(FusedStepper):
         packed = pack(feed.tokens, rows)
         count, used = len(rows), len(packed.input_ids)
         places = max(self.micro_rows, count)
-        tokens = -(-(used + 1) // TOKEN_BUCKET) * TOKEN_BUCKET
+        bucket = TOKEN_BUCKET * max(1, used // LARGE)
+        tokens = -(-(used + 1) // bucket) * bucket
         longest = -(-max(packed.max_length, tokens - used) // LENGTH_BUCKET) * LENGTH_BUCKET
         by_token = np.zeros((3, tokens), dtype=np.int64)
         by_token[0, :used] = self.network.flat.new_id[packed.input_ids]
@@ -238,6 +241,7 @@ class GraphStepper(FusedStepper):
         inputs, share, labels = self._inputs(captured)
         self.pieces.add = not first
         hidden = self.network.encoder.first_hidden(inputs, training=True, add=not first)
+        self.network.encoder.before_layer = []  # events of a capture mean nothing outside of it
         if ready:
             torch.cuda.current_stream().wait_event(ready[-1])
         logits = head_logits(self.model, hidden[: share.shape[0]])

@@ -21,7 +21,7 @@ from whet.engine.fused.flat import FlatModel
 from whet.engine.fused.pieces_cpu import CpuPieces
 from whet.engine.packed import Layout, make_layout
 from whet.engine.step import LossOf, Stepper
-from whet.engine.tensors import Groups, load_model_tensors, model_tensors
+from whet.engine.tensors import Groups, model_tensors
 from whet.errors import ArtifactError
 
 
@@ -55,6 +55,20 @@ class FusedNetwork(Network):
         self.why = ""
         self.settle: Callable[[], None] = lambda: None
         """Finishes an update that is still to be done, before the weights are read."""
+
+    def _place(self) -> None:
+        """Weights go straight into the flat buffers, so there are never two copies on the device."""
+        for module in self.model.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                setattr(module, name, buffer.to(self.device))
+
+    def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
+        super().load_weights(tensors)
+        self.flat.read_in()
+
+    def hand_back(self) -> None:
+        self.settle()
+        self.flat.hand_back()
 
     @property
     def path(self) -> str:
@@ -168,13 +182,12 @@ class FusedStepper(Stepper):
             # Other data, which the user accepted: rows that were not used before have no moments yet.
             for name in {f"{flat.word}:exp_avg", f"{flat.word}:exp_avg_sq"} & saved.keys():
                 saved[name] = _for_other_rows(saved[name], rows.cpu().numpy(), flat.used)
-        load_model_tensors(groups["model"], self.model)
+        self.network.load_weights(groups["model"])
         own = flat.moments()
         for name in own.keys() ^ saved.keys():
             raise ArtifactError(f"The checkpoint and this model differ in the optimizer state of {name!r}.")
         for name, tensor in own.items():
             tensor.copy_(saved[name])
-        flat.read_in()
 
     def _update(self, step: int, loss: Tensor, rate: float) -> None:
         norm = norm_of_gradients(self.network.flat)
