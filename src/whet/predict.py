@@ -36,6 +36,7 @@ class Predictor:
     """A model folder (or a run's) that answers. Rows of like length are computed together, inside."""
 
     def __init__(self, path: Path | str, *, device: str = "auto", precision: str = "auto") -> None:
+        from whet.data.tokens import TextTokenizer
         from whet.engine.devices import choose_hardware
         from whet.engine.model import length_limit, load_saved
         from whet.engine.paths import choose_network
@@ -54,6 +55,7 @@ class Predictor:
         self.hardware = choose_hardware(device, precision)
         self.network = choose_network(model, self.hardware)
         self.max_length = length_limit(self.tokenizer, model.config, data.get("max_length"))
+        self._tokenize = TextTokenizer(self.tokenizer, self.max_length)
 
     def predict(self, texts: str | Sequence[Any], pairs: str | Sequence[str] | None = None) -> list[Prediction]:
         """Predictions for texts, for texts with pairs, or for a sequence of (text, pair)."""
@@ -80,17 +82,8 @@ class Predictor:
         return np.concatenate(parts)
 
     def _tokens(self, texts: Sequence[str], pairs: Sequence[str] | None, start: int) -> Tokens:
-        import datasets
-
-        from whet.data.tokens import tokenize
-
-        columns: dict[str, Any] = {"text": list(texts[start : start + CHUNK_ROWS])}
-        if pairs is not None:
-            columns["pair"] = list(pairs[start : start + CHUNK_ROWS])
-        table = datasets.Dataset.from_dict(
-            columns, features=datasets.Features({name: datasets.Value("string") for name in columns})
-        )
-        return tokenize(table, self.tokenizer, max_length=self.max_length, task=self.task, cache=None)
+        end = start + CHUNK_ROWS
+        return self._tokenize(texts[start:end], None if pairs is None else pairs[start:end])
 
     def explain(self, logits: Array) -> Iterator[Prediction]:
         """Logits as label names and probabilities."""

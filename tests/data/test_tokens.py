@@ -342,3 +342,19 @@ def test_forgetting_pages_keeps_the_content(tmp_path):
     total = int(array.sum())
     mapped.forget_pages([tmp_path / "a.npy"])
     assert int(array.sum()) == total == sum(range(100_000))
+
+
+def test_texts_in_memory_get_the_tokens_that_a_split_gets() -> None:
+    import datasets
+
+    from whet.data.columns import Task
+    from whet.data.tokens import TextTokenizer, tokenize
+
+    tokenizer = bert()
+    texts, pairs = ["A cat sat.", "", "Dogs bark " * 20], ["It sat.", "Alone", "loudly"]
+    split = datasets.Dataset.from_dict({"text": texts, "pair": pairs})
+    expected = tokenize(split, tokenizer, max_length=32, task=Task("binary", ("a", "b")), cache=None)
+    found = TextTokenizer(tokenizer, 32)(texts, pairs)
+    assert found.ids.tolist() == expected.ids.tolist()
+    assert found.offsets.tolist() == expected.offsets.tolist()
+    assert found.ledger == expected.ledger

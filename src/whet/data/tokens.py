@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -109,6 +109,28 @@ def tokenize(
     folder = obtain("tokens", key, build, root=cache, note=note, on_wait=lambda: tick(0))
     tick(len(split))
     return _read(folder, labels, marked)
+
+
+class TextTokenizer:
+    """Texts as they come, to tokens in memory: for prediction. What it learned of the tokenizer it remembers."""
+
+    def __init__(self, tokenizer: Any, max_length: int) -> None:
+        self._tokenizer, self._max_length = tokenizer, max_length
+        self._encoders: dict[bool, Any] = {}
+
+    def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Tokens:
+        import pyarrow as pa
+
+        first = pa.array(texts, pa.large_string())
+        second = None if pairs is None else pa.array(pairs, pa.large_string())
+        if not len(first):
+            return Tokens(np.zeros(0, np.int32), np.zeros(1, np.int64), None, None, Truncation(), "")
+        kind = second is not None
+        if kind not in self._encoders:
+            self._encoders[kind] = choose_encoder(self._tokenizer, first, second, self._max_length)
+        chunk = self._encoders[kind](first, second)
+        offsets = np.concatenate([[0], np.cumsum(chunk.lengths)]).astype(np.int64)
+        return Tokens(chunk.ids, offsets, chunk.types, None, Truncation().plus(chunk), "")
 
 
 def text_fingerprint(split: Any, tick: Callable[[], None] = lambda: None) -> str:
