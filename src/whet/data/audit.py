@@ -215,7 +215,7 @@ def _near_duplicates(splits: Mapping[str, SplitColumns]) -> Iterable[Finding]:
     sizes = {name: split.head.num_rows for name, split in splits.items()}
     owners = np.repeat(np.arange(len(sizes)), list(sizes.values()))
     rows = np.concatenate([split.rows[: sizes[name]] for name, split in splits.items()])
-    keys = np.concatenate([split.keys[: sizes[name]] for name, split in splits.items()])
+    keys = np.concatenate([split.keys for split in splits.values()])
     pairs = near_duplicates(pa.concat_arrays([split.joined_texts() for split in splits.values()]), keys)
     names = list(splits)
     cut = [f"{sizes[name]:,} {name}" for name, split in splits.items() if sizes[name] < len(split)]

@@ -9,8 +9,8 @@ from typing import Any
 from whet.data.columns import Task
 from whet.data.text_keys import keys_of, normalised
 
-HEAD_ROWS = 200_000
-HEAD_BYTES = 100_000_000
+HEAD_ROWS = 100_000
+HEAD_BYTES = 50_000_000
 """What needs the texts themselves (near-duplicates, words that give a label away) looks at so much of a split."""
 
 
@@ -20,6 +20,7 @@ class SplitColumns:
 
     name: str
     keys: Any
+    """Equal where the texts are; only those of the first rows are kept once the same texts are found."""
     rows: Any
     labels: Any
     """int16 [n] with -1 for none, float32 [n] with NaN for none, int8 [n, k]; None without a column."""
@@ -29,7 +30,7 @@ class SplitColumns:
     head: Any
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.rows)
 
     def places(self, indices: Any) -> tuple[tuple[str, int], ...]:
         """The first five of these rows, as a person would count them."""
@@ -102,42 +103,43 @@ def _one(column: Any) -> Any:
 
 
 def load_columns(name: str, split: Any, task: Task) -> SplitColumns:
-    """One pass over a split of the examples."""
+    """One pass over a split of the examples, into arrays of the right size: nothing is held twice."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    keys, rows, labels, known = [], [], [], []
-    head: list[Any] = []
+    count = len(split)
     texts = [column for column in ("text", "pair") if column in split.column_names]
-    words: dict[str, list[Any]] = {column: [] for column in texts}
-    room = HEAD_BYTES
+    keys, rows, has_label = np.empty(count, np.uint64), np.empty(count, np.uint32), np.zeros(count, bool)
+    words = {column: np.empty(count, np.int32) for column in texts}
+    labels = _empty_labels(split, task, count) if "label" in split.column_names else None
+    head: list[Any] = []
+    done, room = 0, HEAD_BYTES
     for batch in _batches(split):
+        here = slice(done, done + batch.num_rows)
         plain = {column: normalised(batch.column(column)) for column in texts}
-        keys.append(keys_of(plain["text"], plain.get("pair")))
-        rows.append(batch.column("row").to_numpy().astype(np.uint32))
+        keys[here] = keys_of(plain["text"], plain.get("pair"))
+        rows[here] = batch.column("row").to_numpy()
         for column in texts:
             # Normalised texts have one blank between two words.
-            blanks = pc.count_substring(plain[column], " ")
-            words[column].append(blanks.to_numpy(zero_copy_only=False).astype(np.int32) + 1)
-        if "label" in split.column_names:
-            values, present = _labels(batch.column("label"), task)
-            labels.append(values)
-            known.append(present)
-        if room > 0 and sum(part.num_rows for part in head) < HEAD_ROWS:
+            words[column][here] = pc.count_substring(plain[column], " ").to_numpy(zero_copy_only=False) + 1
+        if labels is not None:
+            labels[here], has_label[here] = _labels(batch.column("label"), task)
+        if room > 0 and done < HEAD_ROWS:
             head.append(batch.select(texts))
             room -= batch.nbytes
+        done += batch.num_rows
     table = pa.Table.from_batches(head) if head else pa.table({column: pa.array([], pa.string()) for column in texts})
-    count = sum(map(len, rows))
-    return SplitColumns(
-        name,
-        np.concatenate([np.zeros(0, np.uint64), *keys]),
-        np.concatenate([np.zeros(0, np.uint32), *rows]),
-        np.concatenate(labels) if labels else None,
-        np.concatenate(known) if known else np.zeros(count, bool),
-        {column: np.concatenate([np.zeros(0, np.int32), *parts]) for column, parts in words.items()},
-        table.slice(0, HEAD_ROWS),
-    )
+    return SplitColumns(name, keys, rows, labels, has_label, words, table.slice(0, HEAD_ROWS))
+
+
+def _empty_labels(split: Any, task: Task, count: int) -> Any:
+    import numpy as np
+
+    if task.kind == "multilabel":
+        return np.empty((count, len(task.labels)), np.int8)
+    # There are at most a thousand labels, and possibly a great many rows.
+    return np.empty(count, np.float32 if task.kind == "regression" else np.int16)
 
 
 def _batches(split: Any) -> Iterator[Any]:
@@ -163,6 +165,4 @@ def _labels(column: Any, task: Task) -> tuple[Any, Any]:
         labels[present] = column.drop_null().flatten().to_numpy().reshape(-1, len(task.labels))
         return labels, present
     filler = -1 if pa.types.is_integer(column.type) else float("nan")
-    labels = column.fill_null(filler).to_numpy(zero_copy_only=False)
-    # There are at most a thousand labels, and possibly a great many rows.
-    return (labels.astype(np.int16) if filler == -1 else labels), present
+    return column.fill_null(filler).to_numpy(zero_copy_only=False), present

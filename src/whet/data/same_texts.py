@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from whet.data.audit_columns import SplitColumns
@@ -90,15 +89,22 @@ class SameTexts:
         raise IndexError(row)
 
 
-def find_same_texts(splits: Mapping[str, SplitColumns]) -> SameTexts:
-    """One stable sort over the keys of all splits."""
+def find_same_texts(splits: dict[str, SplitColumns]) -> SameTexts:
+    """One stable sort over the keys of all splits, which then keep only the keys of their first rows."""
     import numpy as np
 
-    parts = tuple(splits.values())
-    keys = np.concatenate([np.zeros(0, np.uint64), *(split.keys for split in parts)])
+    sizes = [len(split) for split in splits.values()]
+    keys = np.empty(sum(sizes), np.uint64)
+    done = 0
+    for name, split in splits.items():
+        keys[done : done + len(split)] = split.keys
+        done += len(split)
+        splits[name] = replace(split, keys=split.keys[: split.head.num_rows].copy())
     order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(keys) else order
-    owners = np.repeat(np.arange(len(parts), dtype=np.uint8), [len(split) for split in parts])[order]
+    keys = keys[order]
+    places = np.int32 if len(order) < 2**31 else np.int64
+    order = order.astype(places)
+    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else order
+    owners = np.repeat(np.arange(len(sizes), dtype=np.uint8), sizes)[order]
     present = np.bitwise_or.reduceat(np.uint8(1) << owners, starts) if len(keys) else owners
-    return SameTexts(parts, order.astype(np.int32 if len(order) < 2**31 else np.int64), starts, owners, present)
+    return SameTexts(tuple(splits.values()), order, starts.astype(places), owners, present)
