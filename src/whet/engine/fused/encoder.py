@@ -98,9 +98,9 @@ class Encoder:
 
     def _forward(self, inputs: Inputs, stack: list[Any] | None) -> Tensor:
         """The hidden states of the first tokens; what the backward pass needs goes onto the stack, if there is one."""
+        self._wait(0)
         self.pieces.start(training=stack is not None)
         keep = stack.append if stack is not None else _forget
-        self._wait(0)
         hidden, saved = self.pieces.embed(self.flat, inputs, self.shape, 0)
         keep(saved)
         for index, layer in enumerate(self.flat.layers[:-1]):

@@ -134,12 +134,14 @@ class GraphStepper(FusedStepper):
         packed = pack(feed.tokens, rows)
         count, used = len(rows), len(packed.input_ids)
         places = max(self.micro_rows, count)
+        missing = places - count
         bucket = TOKEN_BUCKET * max(1, used // LARGE)
-        tokens = -(-(used + 1) // bucket) * bucket
+        tokens = -(-(used + missing + 1) // bucket) * bucket
         longest = -(-max(packed.max_length, tokens - used) // LENGTH_BUCKET) * LENGTH_BUCKET
         by_token = np.zeros((3, tokens), dtype=np.int64)
         by_token[0, :used] = self.network.flat.new_id[packed.input_ids]
-        by_token[1] = np.arange(tokens) - used
+        by_token[1] = np.arange(tokens) - used - missing
+        by_token[1, used : used + missing] = 0
         by_token[1, :used] = packed.position_ids
         by_token[1] += self.network.shift
         if packed.token_type_ids is not None:
@@ -149,11 +151,10 @@ class GraphStepper(FusedStepper):
         heads = np.flatnonzero(np.diff(by_token[0, order[:used]], prepend=-1))
         starts = np.full(tokens + 1, used, dtype=np.int64)
         starts[: len(heads)] = heads
-        offsets = np.full(places + 2, used, dtype=np.int64)
-        offsets[: count + 1] = packed.cu_seqlens
-        offsets[-1] = tokens
-        first = np.full(places + 1, used, dtype=np.int64)  # a row that is not there reads the filling
-        first[:count] = packed.cu_seqlens[:-1]
+        # A row that is not there is one token of the filling; what is left of it is the last row.
+        ends = [np.arange(used + 1, used + missing + 1), [tokens]]
+        offsets = np.concatenate([packed.cu_seqlens, *ends]).astype(np.int64)
+        first = offsets[:-1]
         labels = np.zeros((places, *feed.tokens.labels.shape[1:]), dtype=np.float32)
         labels[:count] = packed.labels
         share = np.zeros(places, dtype=np.float32)
