@@ -132,3 +132,11 @@ def warm() -> Iterator[Any]:
 
     with warm_process() as process:
         yield process
+
+
+@pytest.fixture(scope="session")
+def laboratory(warm: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Reference runs, and how to interrupt others that must end like them."""
+    from whet.selftest import Laboratory
+
+    return Laboratory(warm, tmp_path_factory.mktemp("laboratory"), seed=7)

@@ -356,18 +356,6 @@ def test_out_of_real_memory_halves_or_ends_with_4(warm: Warm, source: Path, tmp_
 # --- kill -9 --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def laboratory(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
-    return Laboratory(warm, tmp_path_factory.mktemp("laboratory"), seed=7)
-
-
-def test_kill_9_at_random_moments_ends_bit_exact(laboratory: Laboratory) -> None:
-    tally = Tally("kill -9")
-    for _ in range(2):
-        laboratory.kill_at_random_moment(tally)
-    assert (tally.exact, tally.troubles) == (2, [])
-
-
 def test_kill_9_in_the_middle_of_a_save_takes_the_save_before(laboratory: Laboratory) -> None:
     subject, home = laboratory.subjects[0], laboratory._home("middle-of-a-save")
     # The third checkpoint gets its manifest: everything is written, and nothing has its name yet.

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from whet.cli import main
+from whet.cli.selftest import table
 from whet.playground import differences, steps_repeated, story, write_model, write_rows
 from whet.records import Resume, Step
 from whet.runs.store import RunFolder
-from whet.selftest import Outcome, Tally, Warm
+from whet.selftest import Laboratory, Outcome, Tally, Warm, examine
 
 
 @pytest.fixture(scope="module")
@@ -33,18 +34,21 @@ def copy(finished: Path, tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
-def test_a_small_self_test_passes_and_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["selftest", "--kills", "2", "--signals", "1", "--corruptions", "3", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["passed"]
-    assert [tally["exact"] for tally in found["tallies"]] == [1, 1, 1, 3]
-    assert sum(row["noticed"] for row in found["corruptions"].values()) == 3
+def test_a_small_self_test_passes_and_counts(laboratory: Laboratory) -> None:
+    said: list[str] = []
+    outcome = examine(laboratory, kills=2, signals=1, corruptions=2, say=said.append)
+    assert outcome.passed, outcome.tallies
+    assert [tally.exact for tally in outcome.tallies] == [1, 1, 1, 2]
+    assert sum(row["noticed"] for row in outcome.corruptions.values()) == 2
+    assert "kill -9, file boundaries: 1 of 1 bit-exact, 0 stuck." in said
+    assert table(outcome)[-1].startswith("Kills: 2 of 2 bit-exact, 0 stuck.")
 
 
 @pytest.mark.slow
 def test_the_self_test_as_a_user_runs_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["selftest", "--kills", "20", "--seed", "7"]) == 0
-    assert "Kills: 20 of 20 bit-exact, 0 stuck." in capsys.readouterr().out
+    assert main(["selftest", "--kills", "20", "--seed", "7", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [tally["exact"] for tally in found["tallies"]] == [10, 10, 10, 9]
 
 
 def test_the_same_run_does_not_differ(finished: Path, copy: Path) -> None:

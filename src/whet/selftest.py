@@ -304,23 +304,27 @@ class Outcome:
 
 
 def selftest(folder: Path, *, kills: int, signals: int, corruptions: int, seed: int, say: Say) -> Outcome:
-    """Half of the kills at random moments, half at file boundaries; then signals and damaged checkpoints."""
-    started = time.monotonic()
+    """A laboratory of its own, and everything in it."""
     say("Starting: everything is imported once.")
     with warm_process() as warm:
-        laboratory = Laboratory(warm, folder, seed)
-        for subject in laboratory.subjects:
-            say(f"Reference, {subject.name} layers: {subject.seconds:.1f} s, {subject.boundaries} file boundaries.")
-        plan = (
-            (Tally("kill -9, random moments"), laboratory.kill_at_random_moment, kills - kills // 2),
-            (Tally("kill -9, file boundaries"), laboratory.kill_at_boundary, kills // 2),
-            (Tally("SIGTERM and SIGINT"), laboratory.interrupt, signals),
-            (Tally("newest checkpoint damaged"), laboratory.corrupt, min(9, corruptions)),
-        )
-        for tally, trial, count in plan:
-            for _ in range(count):
-                trial(tally)
-            say(f"{tally.name}: {tally.exact} of {tally.trials} bit-exact, {tally.stuck} stuck.")
-        damaged = laboratory.corruptions(corruptions) if corruptions else {}
-        tallies = [tally for tally, _, _ in plan if tally.trials]
-        return Outcome(tallies, damaged, time.monotonic() - started, warm.forks)
+        return examine(Laboratory(warm, folder, seed), kills=kills, signals=signals, corruptions=corruptions, say=say)
+
+
+def examine(laboratory: Laboratory, *, kills: int, signals: int, corruptions: int, say: Say) -> Outcome:
+    """Half of the kills at random moments, half at file boundaries; then signals and damaged checkpoints."""
+    started = time.monotonic()
+    for subject in laboratory.subjects:
+        say(f"Reference, {subject.name} layers: {subject.seconds:.1f} s, {subject.boundaries} file boundaries.")
+    plan = (
+        (Tally("kill -9, random moments"), laboratory.kill_at_random_moment, kills - kills // 2),
+        (Tally("kill -9, file boundaries"), laboratory.kill_at_boundary, kills // 2),
+        (Tally("SIGTERM and SIGINT"), laboratory.interrupt, signals),
+        (Tally("newest checkpoint damaged"), laboratory.corrupt, min(9, corruptions)),
+    )
+    for tally, trial, count in plan:
+        for _ in range(count):
+            trial(tally)
+        say(f"{tally.name}: {tally.exact} of {tally.trials} bit-exact, {tally.stuck} stuck.")
+    damaged = laboratory.corruptions(corruptions) if corruptions else {}
+    tallies = [tally for tally, _, _ in plan if tally.trials]
+    return Outcome(tallies, damaged, time.monotonic() - started, laboratory.warm.forks)
