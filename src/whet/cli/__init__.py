@@ -67,14 +67,11 @@ def root(debug: bool) -> None:
         os.environ["WHET_DEBUG"] = "1"
 
 
-def main(arguments: list[str] | None = None, retried: type[WhetError] | tuple[()] = ()) -> int:
-    """Run a command; errors of ours become one line and an exit code that scripts can trust.
-
-    What is `retried` is left to the caller: a launcher starts processes again that could not reach each other.
-    """
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; errors of ours become one line and an exit code that scripts can trust."""
     try:
-        root.main(args=arguments, prog_name="whet", standalone_mode=False)
-        return 0
+        left_with = root.main(args=arguments, prog_name="whet", standalone_mode=False)
+        return left_with if isinstance(left_with, int) else 0
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.Abort:
@@ -82,8 +79,6 @@ def main(arguments: list[str] | None = None, retried: type[WhetError] | tuple[()
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except retried:
-        raise
     except WhetError as error:
         return _report(error)
     except KeyboardInterrupt:
@@ -120,5 +115,7 @@ def leave_when_terminated() -> None:
 
 
 def entry() -> None:
+    from whet.cli.processes import exit_code
+
     leave_when_terminated()
-    sys.exit(main())
+    sys.exit(exit_code(main()))

@@ -5,13 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
 
-from whet.errors import EnvironmentFault, Interrupted
+from whet.errors import EnvironmentFault, Interrupted, WhetError
 
 ARGUMENTS = "whet.arguments"
+CODES = "_WHET_EXIT_CODES"
+"""The folder in which processes tell the launcher what they ended with."""
 GRACE_SECONDS = 40
 """What processes get to save and leave before they are killed; a minute is the most that may pass."""
 
@@ -41,7 +47,9 @@ def launch(arguments: list[str], processes: int, restarts: int) -> int:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     # Its warnings tell how it goes about its work; what a person needs to know is said below.
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    for name in logging.root.manager.loggerDict:
+        if name.startswith(("torch.distributed.elastic", "torch.multiprocessing")):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     config = LaunchConfig(
         min_nodes=1,
@@ -54,24 +62,60 @@ def launch(arguments: list[str], processes: int, restarts: int) -> int:
         max_restarts=restarts,
         shutdown_timeout=GRACE_SECONDS,
     )
-    try:
-        codes = elastic_launch(config, work)(arguments)
-    except ChildFailedError as error:
-        raise _fault(error, restarts) from None
-    except SignalException:
-        return Interrupted.exit_code
-    return max(codes.values(), default=0)
+    with tempfile.TemporaryDirectory(prefix="whet-") as codes:
+        os.environ[CODES] = codes
+        try:
+            elastic_launch(config, sys.executable)("-m", "whet", "train", *arguments)
+        except ChildFailedError as error:
+            raise _fault(error, restarts) from None
+        except SignalException:
+            return Interrupted.exit_code
+        return max((int(file.read_text()) for file in Path(codes).iterdir()), default=0)
 
 
-def work(arguments: list[str]) -> int:
-    """One process. What it returns is final; only what it dies of is started again."""
-    from whet.cli import leave_when_terminated, main
+@contextmanager
+def told_to_launcher() -> Iterator[None]:
+    """What a process ends with goes to the launcher by a file.
+
+    An agent starts again whatever fails. What would only fail again, and what was asked to stop, must be no failure
+    to it; only a process that lost the others fails, and is started again with them.
+    """
     from whet.engine.ranks import LostRank
 
-    leave_when_terminated()
-    code = main(["train", *arguments], retried=LostRank)
-    sys.stdout.flush()
-    return code
+    _forget_code()
+    try:
+        yield
+    except LostRank:
+        raise
+    except WhetError as error:
+        _write_code(error.exit_code)
+        raise
+
+
+def exit_code(code: int) -> int:
+    """The code for whoever started this process."""
+    if code == Interrupted.exit_code:
+        _write_code(code)
+    file = _code_file()
+    return 0 if file is not None and file.exists() else code
+
+
+def _write_code(code: int) -> None:
+    file = _code_file()
+    if file is not None:
+        file.write_text(str(code))
+
+
+def _forget_code() -> None:
+    """Of a part of the run that came before this one."""
+    file = _code_file()
+    if file is not None:
+        file.unlink(missing_ok=True)
+
+
+def _code_file() -> Path | None:
+    folder = os.environ.get(CODES)
+    return Path(folder) / os.environ["RANK"] if folder and is_started() else None
 
 
 def _fault(error: Any, restarts: int) -> EnvironmentFault:

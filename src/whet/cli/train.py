@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from whet.cli.options import resolve, settings_options
-from whet.cli.processes import ARGUMENTS, RememberingCommand, is_main, is_started, launch
+from whet.cli.processes import ARGUMENTS, RememberingCommand, is_main, is_started, launch, told_to_launcher
 
 
 @click.command(cls=RememberingCommand)
@@ -59,7 +59,7 @@ def train(
 
     from whet.train import train_run
 
-    with terminal:
+    with told_to_launcher(), terminal:
         run = train_run(
             config.data.source,
             config,

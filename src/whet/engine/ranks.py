@@ -175,17 +175,16 @@ class Ranks:
     def _answers(self) -> Iterator[None]:
         try:
             yield
-        except RuntimeError as error:
-            raise self._lost(error) from None
+        except RuntimeError:
+            raise self._lost() from None
 
-    def _lost(self, error: RuntimeError) -> WhetError:
+    def _lost(self) -> WhetError:
         """What another one said when it left, or that it is gone."""
         with contextlib.suppress(Exception):
             if _store().check([_LEFT]):
                 return _copy(json.loads(_store().get(_LEFT)))
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         return LostRank(
-            f"Rank {self.rank} of {self.world} no longer reaches the others: {reason}.",
+            f"Rank {self.rank} no longer reaches the other {self.world - 1} processes.",
             "The last checkpoint is whole. Run the same command again to go on from it.",
         )
 
