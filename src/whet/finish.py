@@ -24,6 +24,7 @@ from whet.metrics.baseline import majority
 from whet.metrics.scores import predicted, probabilities
 from whet.prepare import Job
 from whet.records import Record, Start
+from whet.runs.card import model_card
 from whet.runs.store import RunFolder
 
 if TYPE_CHECKING:
@@ -176,6 +177,7 @@ def write_model(folder: RunFolder, job: Job) -> None:
         raise ArtifactError(f"{str(target)!r} is a link, which a run folder never holds.")
     job.stepper.tensors()  # brings the module up to date with what the step computes on
     save_model(job.network.model, job.prepared.tokenizer, scratch)
+    (scratch / "README.md").write_text(model_card(folder), encoding="utf-8")
     sync_tree(scratch)
     shutil.rmtree(target, ignore_errors=True)
     os.replace(scratch, target)

@@ -10,7 +10,7 @@ from typing import Any
 from whet.errors import ArtifactError, Diverged, Interrupted, WhetError
 from whet.interrupts import STOPPED_ELSEWHERE, Interrupts
 from whet.prepare import Job, Say
-from whet.records import End, Finding, Record, Resume, Save, Start
+from whet.records import End, Evaluation, Finding, Record, Resume, Save, Start
 from whet.runs.store import RunFolder
 
 Listener = Callable[[Any, Job], None]
@@ -97,6 +97,8 @@ class Recorder:
                 return event
             if isinstance(event, Record):
                 self._append(event)
+                if isinstance(event, Evaluation):
+                    self._judge(event.step)
             else:
                 self.listen(event, job)
             if isinstance(event, SavePoint):
@@ -108,6 +110,21 @@ class Recorder:
                 # A finding comes in the middle of a step, where there is nothing whole to save.
                 self._stop_if_anybody_must()
         raise AssertionError("the loop ends with an End record")
+
+    def _judge(self, step: int) -> None:
+        """A verdict on the curves so far, recorded when it is another one than before."""
+        from whet.runs.verdict import verdict_of
+
+        if not self.ranks.is_main:
+            return
+        records = self.folder.records()
+        found = verdict_of(records)
+        told = [record for record in records if isinstance(record, Finding) and record.about == "verdict"]
+        if found.verdict != (told[-1].details["verdict"] if told else "not-enough"):
+            self._append(
+                Finding(step=step, about="verdict", sentence=found.sentence, details={"verdict": found.verdict})
+            )
+            self.say(f"So far: {found.sentence}")
 
     def _stop_if_anybody_must(self) -> None:
         """Agreed here by all processes, at the same step: a handler of one of them could not do that."""

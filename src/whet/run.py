@@ -11,6 +11,7 @@ from whet.records import Evaluation, Record
 from whet.runs.store import RunFolder
 
 if TYPE_CHECKING:
+    from whet.notebook import Figure
     from whet.predict import Prediction, Predictor
     from whet.runs.curves import Curves
 
@@ -61,6 +62,12 @@ class Run:
     def predict(self, texts: str | Sequence[Any], pairs: str | Sequence[str] | None = None) -> list[Prediction]:
         """Labels with probabilities, in input order."""
         return self.predictor.predict(texts, pairs)
+
+    def plot(self) -> Figure:
+        """The curves, drawn where a notebook shows them; `str()` of it is SVG."""
+        from whet.notebook import Figure
+
+        return Figure(self.records)
 
     def summary(self) -> dict[str, Any]:
         """What `whet train --json` prints."""

@@ -32,7 +32,15 @@ def fit(source: Any = None, *, accept_changes: bool = False, **settings: Any) ->
     config = make_config(from_environment(), settings)
     if source is None and not config.data.source:
         raise UsageError("fit was given no source.", "Give a file, a folder, a DataFrame or a Dataset.")
-    return train_run(source, config, accept_changes=accept_changes)
+    from whet.notebook import NotebookView, in_notebook
+
+    if not in_notebook():
+        return train_run(source, config, accept_changes=accept_changes)
+    view = NotebookView()
+    try:
+        return train_run(source, config, accept_changes=accept_changes, listen=view.listen)
+    finally:
+        view.close()
 
 
 def train_run(

@@ -15,12 +15,19 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("runs", metavar="RUN RUN …", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--split", type=click.Choice(["validation", "test"]), help="Rows to score [test if labelled].")
+@click.option(
+    "--html", metavar="FILE", type=click.Path(path_type=Path), help="Write the comparison as a page, with curves."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def compare(runs: tuple[Path, ...], split: str | None, as_json: bool) -> None:
+def compare(runs: tuple[Path, ...], split: str | None, html: Path | None, as_json: bool) -> None:
     """Compare runs with the first: settings that differ, scores with intervals, and what may be luck."""
     from whet.runs.compare import compare as compared
 
     found = compared(runs, split)
+    if html is not None:
+        from whet.runs.report_compare import write_comparison
+
+        click.echo(f"{write_comparison(found, html)}", err=True)
     if as_json:
         click.echo(json.dumps(found.as_dict(), ensure_ascii=False, default=str))
         return
@@ -38,8 +45,7 @@ def comparison_lines(found: Comparison) -> list[str]:
         score, low, high = "–", "", ""
         if entry.score is not None:
             score, low, high = (
-                describe(found.metric, value)
-                for value in (entry.score.value, entry.score.low, entry.score.high)
+                describe(found.metric, value) for value in (entry.score.value, entry.score.low, entry.score.high)
             )
         interval = f"{low} to {high}" if low else ""
         scores.append([entry.name, score, interval, duration(entry.seconds), entry.verdict.verdict])
@@ -58,9 +64,7 @@ def comparison_lines(found: Comparison) -> list[str]:
 def table(rows: list[list[str]]) -> list[str]:
     """Columns as wide as what they hold."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _shown(value: Any) -> str:

@@ -99,9 +99,16 @@ def show_result(run: Run) -> None:
             click.echo(f"{split:<11}{', '.join(shown)}")
     if majority:
         click.echo(f"{'majority':<11}{majority['metric']} {majority['value']:.4f} (always {majority['label']!r})")
-    click.echo(f"{'verdict':<11}{summary['verdict']['sentence']}")
+    for title, line in zip(("verdict", "", ""), _verdict_lines(summary["verdict"]), strict=False):
+        click.echo(f"{title:<11}{line}")
     click.echo(f"{'run':<11}{run.path}")
+    if (run.path / "report.html").is_file():
+        click.echo(f"{'report':<11}{run.path / 'report.html'}")
     click.echo(f"\n{load_snippet(run)}")
+
+
+def _verdict_lines(verdict: dict[str, Any]) -> list[str]:
+    return [line for line in (verdict["sentence"], verdict["baseline"], verdict["advice"]) if line]
 
 
 def load_snippet(run: Run) -> str:

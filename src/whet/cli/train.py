@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from whet.cli.options import resolve, settings_options
 from whet.cli.processes import ARGUMENTS, RememberingCommand, is_main, is_started, launch, told_to_launcher
+
+if TYPE_CHECKING:
+    from whet.cli.terminal import Terminal
+    from whet.config import Config
 
 
 @click.command(cls=RememberingCommand)
@@ -19,6 +26,7 @@ from whet.cli.processes import ARGUMENTS, RememberingCommand, is_main, is_starte
 @click.option("--processes", type=click.IntRange(1), help="Train in so many processes of this machine [1].")
 @click.option("--restarts", type=click.IntRange(0), default=0, help="How often to go on after a process died [0].")
 @click.option("--accept-changes", is_flag=True, help="Resume although settings or data changed.")
+@click.option("--live", is_flag=True, help="Show the run as a live page on this machine.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and stop.")
 @click.option("--quiet", is_flag=True, help="No progress, only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
@@ -29,6 +37,7 @@ def train(
     processes: int | None,
     restarts: int,
     accept_changes: bool,
+    live: bool,
     dry_run: bool,
     quiet: bool,
     as_json: bool,
@@ -59,7 +68,7 @@ def train(
 
     from whet.train import train_run
 
-    with told_to_launcher(), terminal:
+    with told_to_launcher(), terminal, _live_page(config, terminal) if live and is_main() else nullcontext():
         run = train_run(
             config.data.source,
             config,
@@ -73,3 +82,19 @@ def train(
         click.echo(json.dumps(run.summary()))
     else:
         show_result(run)
+
+
+@contextmanager
+def _live_page(config: Config, terminal: Terminal) -> Iterator[None]:
+    """The page of the folder that this run will be in, for as long as it trains."""
+    from whet.serve.live import start
+
+    root = Path(config.run.run).parent if config.run.run else Path("runs")
+    root.mkdir(parents=True, exist_ok=True)
+    server = start(root)
+    terminal.say(f"Live page: {server.url}")
+    terminal.say(f"From another machine: {server.ssh_line}")
+    try:
+        yield
+    finally:
+        server.stop()
