@@ -25,7 +25,7 @@ def a_run(path: Path, label: str = "good") -> RunFolder:
             metric="accuracy",
             higher_is_better=True,
             majority={"label": label, "metric": "accuracy", "value": 0.6},
-        )  # fmt: skip
+        )
     )
     run.append(
         Evaluation(step=9, epoch=3.0, split="validation", loss=0.4, metrics={"accuracy": 0.8}, rows=10, best=True)

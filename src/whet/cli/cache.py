@@ -12,9 +12,7 @@ from whet.data import cache as store
 
 @click.command()
 @click.option("--clear", is_flag=True, help="Remove everything that no process uses.")
-@click.option(
-    "--limit", type=float, metavar="GB", help="Keep the cache under this size, now and in later runs."
-)
+@click.option("--limit", type=float, metavar="GB", help="Keep the cache under this size, now and in later runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def cache(clear: bool, limit: float | None, as_json: bool) -> None:
     """Show what whet keeps on disk between runs, or make room.
@@ -31,9 +29,7 @@ def cache(clear: bool, limit: float | None, as_json: bool) -> None:
     if clear or limit is not None:
         click.echo(f"Removed {_count(removed)}, {_size(sum(entry.size for entry in removed))}.")
     total = sum(entry.size for entry in entries)
-    click.echo(
-        f"{store.cache_root()}: {_count(entries)}, {_size(total)} of at most {store.read_limit():g} GB"
-    )
+    click.echo(f"{store.cache_root()}: {_count(entries)}, {_size(total)} of at most {store.read_limit():g} GB")
     for entry in entries:
         used = "in use" if store.in_use(entry.path) else _ago(time.time() - entry.used)
         click.echo(f"  {entry.kind:<9} {_size(entry.size):>9}  {used:<13} {entry.note or entry.key}"[:80])

@@ -23,9 +23,7 @@ def runs(folder: Path, as_json: bool) -> None:
     from whet.runs.listing import list_runs
 
     if not folder.is_dir() and folder != Path("runs"):
-        raise UsageError(
-            f"There is no folder {str(folder)!r}.", "Runs are kept in runs/ unless --run says else."
-        )
+        raise UsageError(f"There is no folder {str(folder)!r}.", "Runs are kept in runs/ unless --run says else.")
     found = list_runs(folder)
     if as_json:
         click.echo(json.dumps([line.as_dict() for line in found], ensure_ascii=False))

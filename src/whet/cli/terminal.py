@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -92,23 +93,19 @@ def show_result(run: Run) -> None:
     """The score beside the majority's, where the run is, how to load the model."""
     summary = run.summary()
     start = next((record for record in run.records if isinstance(record, Start)), None)
-    metrics, majority = summary["metrics"], summary["majority"]
+    metrics, majority, verdict = summary["metrics"], summary["majority"], summary["verdict"]
     for split, prefix in (("validation", ""), ("test", "test_")):
         shown = [f"{name} {metrics[prefix + name]:.4f}" for name in _main_metrics(start) if prefix + name in metrics]
         if shown:
             click.echo(f"{split:<11}{', '.join(shown)}")
     if majority:
         click.echo(f"{'majority':<11}{majority['metric']} {majority['value']:.4f} (always {majority['label']!r})")
-    for title, line in zip(("verdict", "", ""), _verdict_lines(summary["verdict"]), strict=False):
-        click.echo(f"{title:<11}{line}")
+    said = " ".join(line for line in (verdict["sentence"], verdict["baseline"], verdict["advice"]) if line)
+    click.echo(textwrap.fill(said, 80, initial_indent=f"{'verdict':<11}", subsequent_indent=" " * 11))
     click.echo(f"{'run':<11}{run.path}")
     if (run.path / "report.html").is_file():
         click.echo(f"{'report':<11}{run.path / 'report.html'}")
     click.echo(f"\n{load_snippet(run)}")
-
-
-def _verdict_lines(verdict: dict[str, Any]) -> list[str]:
-    return [line for line in (verdict["sentence"], verdict["baseline"], verdict["advice"]) if line]
 
 
 def load_snippet(run: Run) -> str:

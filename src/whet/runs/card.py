@@ -13,6 +13,9 @@ def model_card(folder: RunFolder) -> str:
     start = next((record for record in records if isinstance(record, Start)), None)
     best = [r for r in records if isinstance(r, Evaluation) and (r.best or r.split == "test")]
     verdict = verdict_of(records)
+    labels = ", ".join(_plain(label) for label in data.get("labels", []))
+    packages = environment.get("packages", {})
+    versions = ", ".join(f"{name} {packages[name]}" for name in sorted(packages))
     lines = [
         "---",
         "library_name: transformers",
@@ -21,8 +24,8 @@ def model_card(folder: RunFolder) -> str:
         "",
         f"# {_plain(folder.name)}",
         "",
-        f"`{_plain(config.model.model)}` fine-tuned with whet {environment.get('whet', '')} "
-        f"into a {data.get('task', '')} classifier: {', '.join(_plain(label) for label in data.get('labels', []))}.",
+        f"`{_plain(config.model.model)}` fine-tuned with whet {environment.get('whet', '')}.",
+        f"Task: {data.get('task', '')}. Labels: {labels or 'a number'}.",
         "",
         "| split | rows | scores |",
         "|---|---|---|",
@@ -33,16 +36,13 @@ def model_card(folder: RunFolder) -> str:
     if start is not None and start.majority:
         answer = _plain(str(start.majority.get("label")))
         lines += ["", f"Always answering {answer!r} scores {start.majority['metric']} {start.majority['value']:.4f}."]
-    packages = environment.get("packages", {})
     lines += [
         "",
         f"Verdict on the learning curves: {_plain(verdict.sentence)} {_plain(verdict.baseline)}".rstrip(),
         "",
-        f"Data: fingerprint `{data.get('fingerprint', '')}`, columns {data.get('columns', {})}, "
-        f"at most {data.get('max_length', '?')} tokens.",
+        f"Data: fingerprint `{data.get('fingerprint', '')}`, at most {data.get('max_length', '?')} tokens a row.",
         "",
-        f"Versions: {', '.join(f'{name} {packages[name]}' for name in sorted(packages))}; "
-        f"{environment.get('precision', '')} on {environment.get('device', '')}.",
+        f"Versions: {versions}; {environment.get('precision', '')} on {environment.get('device', '')}.",
         "",
     ]
     return "\n".join(lines)
