@@ -33,7 +33,8 @@ SETTINGS = {
 
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "whet")
 PLAIN = ("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no")
-ACCELERATE = ("-m", "accelerate.commands.launch", "--num_processes", "2", "--cpu", *PLAIN, "-m", "whet")
+# Its --cpu means one process; these are two, and the environment keeps them on the CPU.
+ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", *PLAIN, "-m", "whet")
 
 
 def write_rows(path: Path) -> Path:
@@ -77,7 +78,7 @@ def command(place: Path, model: Path, run: str, *more: str) -> list[str]:
 
 
 def start(arguments: list[str], launcher: tuple[str, ...] = ("-m", "whet")) -> subprocess.Popen[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     return subprocess.Popen(
         [sys.executable, *launcher, *arguments],
         stdout=subprocess.PIPE,
@@ -255,3 +256,16 @@ def test_one_process_exchanges_nothing() -> None:
     assert (alone.from_main(3), alone.gather(3), alone.any(False)) == (3, [3], False)
     with pytest.raises(UsageError), alone.together(), alone.leaving():
         raise UsageError("mine")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["stock", "step"])
+def test_the_loop_of_accelerate_runs_on_our_names(place: Path, model: Callable[[float], Path], how: str) -> None:
+    script, result = Path(__file__).parent / "scripts" / "accelerate_loop.py", place / f"loop-{how}.json"
+    arguments = [str(script), str(place / "reviews.csv"), str(model(0.1)), str(result), how]
+    code, _, err = finished(start(arguments, ACCELERATE[:-2]))
+    assert code == 0, err
+    found = json.loads(result.read_text())
+    assert (found["processes"], found["rows"]) == (2, 61)
+    assert found["accuracy"] > 0.9
+    assert found["sums"][0] == found["sums"][1]  # both processes hold the same weights
