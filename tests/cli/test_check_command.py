@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.data_files import as_csv, labelled, write
 
+from tests.data_files import as_csv, labelled, write
 from whet.cli import main
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.data_files import labelled, load, text
 
+from tests.data_files import labelled, load, text
 from whet.data.audit import Audit, Finding, Limits, audit
 from whet.errors import DataError, UsageError
 

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.data_files import as_csv, labelled, text, write
 
+from tests.data_files import as_csv, labelled, text, write
 from whet.cli import main
 
 ROWS = labelled()

@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.data_files import load, text
 
+from tests.data_files import load, text
 from whet.errors import DataError
 
 COUNT = 40

@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.data_files import as_csv, everything, labelled, load, text, write
 
+from tests.data_files import as_csv, everything, labelled, load, text, write
 from whet.config import DataConfig
 from whet.data.columns import Task
 from whet.data.examples import load_examples

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.data_files import load, text
 
+from tests.data_files import load, text
 from whet.errors import DataError
 
 

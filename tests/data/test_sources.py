@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.data_files import as_csv, everything, labelled, load, text, write
 
+from tests.data_files import as_csv, everything, labelled, load, text, write
 from whet.errors import DataError, EnvironmentFault
 
 ROWS = labelled()

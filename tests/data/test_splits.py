@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.data_files import labelled, load, text
 
+from tests.data_files import labelled, load, text
 from whet.data.columns import Task
 from whet.data.splits import assign
 from whet.errors import DataError

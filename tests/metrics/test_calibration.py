@@ -22,9 +22,7 @@ def honest(n=4000, seed=0, classes=3):
     rng = np.random.default_rng(seed)
     logits = 2 * rng.normal(size=(n, classes))
     draws = rng.random(n)[:, None]
-    return logits, (probabilities("multiclass", logits).cumsum(axis=1) < draws).sum(axis=1).clip(
-        0, classes - 1
-    )
+    return logits, (probabilities("multiclass", logits).cumsum(axis=1) < draws).sum(axis=1).clip(0, classes - 1)
 
 
 def logit(chance):

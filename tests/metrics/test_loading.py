@@ -30,9 +30,7 @@ def test_glue_by_hand(config, expected):
 
 
 def test_glue_similarity_gives_both_correlations():
-    found = evaluate.load("glue", "stsb").compute(
-        predictions=[[0.0], [1.0], [10.0]], references=[0.0, 1.0, 2.0]
-    )
+    found = evaluate.load("glue", "stsb").compute(predictions=[[0.0], [1.0], [10.0]], references=[0.0, 1.0, 2.0])
     assert found == pytest.approx({"pearson": 0.9078, "spearmanr": 1.0}, abs=1e-4)
 
 
@@ -60,9 +58,7 @@ def test_no_average_gives_one_value_a_class():
 
 def test_classes_that_nobody_predicts_give_zero_without_a_warning():
     assert evaluate.load("precision").compute(predictions=[0, 0], references=[1, 0]) == {"precision": 0.0}
-    assert evaluate.load("precision").compute(predictions=[0], references=[1], zero_division=1) == {
-        "precision": 1.0
-    }
+    assert evaluate.load("precision").compute(predictions=[0], references=[1], zero_division=1) == {"precision": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -101,9 +97,7 @@ def test_roc_auc_of_several_classes():
 
 
 def test_roc_auc_of_one_class_is_nan_without_a_warning():
-    assert math.isnan(
-        evaluate.load("roc_auc").compute(prediction_scores=[0.1, 0.2], references=[1, 1])["roc_auc"]
-    )
+    assert math.isnan(evaluate.load("roc_auc").compute(prediction_scores=[0.1, 0.2], references=[1, 1])["roc_auc"])
 
 
 def test_average_precision_without_a_positive_row_is_zero_without_a_warning():
@@ -119,9 +113,7 @@ def test_average_precision_of_several_labels():
 
 def test_several_labels_a_row():
     labels, said = [[1, 0], [0, 1], [1, 1]], [[1, 0], [0, 1], [0, 1]]
-    assert evaluate.load("accuracy").compute(predictions=said, references=labels) == {
-        "accuracy": pytest.approx(2 / 3)
-    }
+    assert evaluate.load("accuracy").compute(predictions=said, references=labels) == {"accuracy": pytest.approx(2 / 3)}
     found = evaluate.load("f1", "multilabel").compute(predictions=said, references=labels, average="micro")
     assert found["f1"] == pytest.approx(2 * 3 / (3 + 4))
     found = evaluate.load("matthews_correlation", "multilabel").compute(predictions=said, references=labels)
@@ -197,9 +189,7 @@ def test_combine_takes_names_of_its_own_and_metrics_of_other_libraries():
 
 
 def test_load_metric_is_the_old_name():
-    assert evaluate.load_metric("glue", "sst2", trust_remote_code=True).compute(
-        predictions=[1], references=[1]
-    )
+    assert evaluate.load_metric("glue", "sst2", trust_remote_code=True).compute(predictions=[1], references=[1])
 
 
 @pytest.mark.parametrize("name", [*GENERAL, "glue"])
@@ -220,9 +210,7 @@ def test_every_metric_describes_itself(name):
         (lambda: evaluate.load("f1", confg_name="x"), "no argument 'confg_name'. Did you mean 'config_name'"),
         (lambda: evaluate.load("f1", num_process=2), "num_process=2.*gather_for_metrics"),
         (
-            lambda: evaluate.combine(["f1", "recall"]).compute(
-                predictions=[1], references=[1], averge="macro"
-            ),
+            lambda: evaluate.combine(["f1", "recall"]).compute(predictions=[1], references=[1], averge="macro"),
             "'average'",
         ),
     ],

@@ -81,9 +81,7 @@ def test_matthews_of_three_classes_equals_scikit_learn():
 def test_rankings_with_ties_equal_scikit_learn(name):
     labels, values = columns(2)
     measure = getattr(reference, f"{name}_score")
-    assert getattr(scores, name)(labels[:, 0], values[:, 0]) == pytest.approx(
-        measure(labels[:, 0], values[:, 0])
-    )
+    assert getattr(scores, name)(labels[:, 0], values[:, 0]) == pytest.approx(measure(labels[:, 0], values[:, 0]))
     assert getattr(scores, name)(labels, values) == pytest.approx(measure(labels, values, average="macro"))
 
 
@@ -107,9 +105,7 @@ def test_numbers_equal_the_reference_libraries():
     assert scores.pearson(labels, predictions) == pytest.approx(stats.pearsonr(labels, predictions)[0])
     assert scores.spearman(labels, predictions) == pytest.approx(stats.spearmanr(labels, predictions)[0])
     assert scores.mse(labels, predictions) == pytest.approx(reference.mean_squared_error(labels, predictions))
-    assert scores.mae(labels, predictions) == pytest.approx(
-        reference.mean_absolute_error(labels, predictions)
-    )
+    assert scores.mae(labels, predictions) == pytest.approx(reference.mean_absolute_error(labels, predictions))
     assert scores.r2(labels, predictions) == pytest.approx(reference.r2_score(labels, predictions))
 
 
@@ -136,18 +132,14 @@ def test_pearson_neither_overflows_nor_vanishes():
 
 
 def test_log_loss_by_hand_and_with_a_certain_mistake():
-    assert scores.log_loss([0, 1], [[0.5, 0.5], [0.75, 0.25]]) == pytest.approx(
-        -(math.log(0.5) + math.log(0.25)) / 2
-    )
+    assert scores.log_loss([0, 1], [[0.5, 0.5], [0.75, 0.25]]) == pytest.approx(-(math.log(0.5) + math.log(0.25)) / 2)
     assert scores.log_loss([1], [0.8]) == pytest.approx(-math.log(0.8))
     assert math.isfinite(scores.log_loss([0], [[0.0, 1.0]]))
 
 
 def test_higher_is_better_knows_losses_and_errors():
     assert scores.higher_is_better("eval_accuracy")
-    assert not any(
-        scores.higher_is_better(name) for name in ("loss", "eval_loss", "mse", "test_mae", "squared_error")
-    )
+    assert not any(scores.higher_is_better(name) for name in ("loss", "eval_loss", "mse", "test_mae", "squared_error"))
     assert all(scores.higher_is_better(name) for name in scores.MAIN_METRIC.values())
 
 

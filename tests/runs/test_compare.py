@@ -91,9 +91,7 @@ def test_the_first_run_can_win_too(tmp_path: Path) -> None:
 
 def test_a_small_difference_is_called_luck(tmp_path: Path) -> None:
     found = compare([make_run(tmp_path, "a", 160), make_run(tmp_path, "b", 163, wrong_first=True)])
-    assert found.differences[0].sentence.startswith(
-        "No difference between a and b that 200 validation rows can show"
-    )
+    assert found.differences[0].sentence.startswith("No difference between a and b that 200 validation rows can show")
 
 
 def test_the_same_difference_is_visible_only_row_by_row(tmp_path: Path) -> None:

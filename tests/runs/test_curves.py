@@ -17,9 +17,7 @@ def step(at: int, loss: float = 0.5, **more: float) -> Step:
 
 
 def evaluation(at: int, loss: float, split: str = "validation", **more: object) -> Evaluation:
-    return Evaluation(
-        step=at, epoch=1.0, split=split, loss=loss, metrics={"accuracy": 1 - loss}, rows=10, **more
-    )
+    return Evaluation(step=at, epoch=1.0, split=split, loss=loss, metrics={"accuracy": 1 - loss}, rows=10, **more)
 
 
 def test_series_hold_what_was_recorded() -> None:

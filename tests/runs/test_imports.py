@@ -31,9 +31,7 @@ def trainer_state(folder: Path, **changes: object) -> Path:
     log: list[dict[str, object]] = []
     for at, (train, evaluation) in enumerate(OVERFITTED, 1):
         log.append({"epoch": at, "loss": train, "grad_norm": 1.0, "learning_rate": 5e-5, "step": 10 * at})
-        log.append(
-            {"epoch": at, "eval_loss": evaluation, "eval_runtime": 1.0, "eval_f1": 0.8, "step": 10 * at}
-        )
+        log.append({"epoch": at, "eval_loss": evaluation, "eval_runtime": 1.0, "eval_f1": 0.8, "step": 10 * at})
     path = folder / "trainer_state.json"
     path.write_text(json.dumps({"log_history": log, "num_train_epochs": 7, "train_batch_size": 8, **changes}))
     return path
@@ -48,9 +46,7 @@ def test_a_csv_gives_what_the_same_arrays_give(tmp_path: Path) -> None:
     curve = draw("underfitting", 4)
     columns = zip(curve.steps, curve.train_loss, curve.eval_loss, curve.metric, strict=True)
     path = csv_file(tmp_path, [",".join(map(str, row)) for row in columns])
-    found = read_observed(
-        path, Constants(majority=max(curve.prior), classes=len(curve.prior), rows=curve.rows)
-    )
+    found = read_observed(path, Constants(majority=max(curve.prior), classes=len(curve.prior), rows=curve.rows))
     assert found.steps.tolist() == curve.steps.tolist()
     assert found.training is not None
     assert found.training.tolist() == pytest.approx(curve.train_loss.tolist())
@@ -58,9 +54,7 @@ def test_a_csv_gives_what_the_same_arrays_give(tmp_path: Path) -> None:
 
 
 def test_an_empty_cell_is_not_measured_and_nan_is_not_a_number(tmp_path: Path) -> None:
-    gaps = csv_file(
-        tmp_path, ["5,0.7,,", "10,,0.6,0.7", "15,0.5,,", "20,,0.5,0.75", "30,,0.4,0.8", "40,0.2,0.3,0.9"]
-    )
+    gaps = csv_file(tmp_path, ["5,0.7,,", "10,,0.6,0.7", "15,0.5,,", "20,,0.5,0.75", "30,,0.4,0.8", "40,0.2,0.3,0.9"])
     found = read_observed(gaps, KNOWN)
     assert found.training is not None
     assert found.training.tolist() == [0.7, 0.5, 0.5, 0.2]
@@ -122,9 +116,7 @@ def test_a_json_file_that_is_no_trainer_state_is_refused(tmp_path: Path, text: s
 def records_file(folder: Path, last: str = "") -> Path:
     path = folder / "records.jsonl"
     lines = [
-        to_line(
-            Evaluation(step=at, epoch=1, split="validation", loss=loss, metrics={}, rows=9, probe_loss=probe)
-        )
+        to_line(Evaluation(step=at, epoch=1, split="validation", loss=loss, metrics={}, rows=9, probe_loss=probe))
         for at, (probe, loss) in enumerate(OVERFITTED, 1)
     ]
     path.write_text("\n".join(lines) + "\n" + last)

@@ -82,9 +82,7 @@ def test_scaling_the_steps_changes_nothing_but_the_step(truth: str, seed: int, f
 
 
 @settings(max_examples=25)
-@given(
-    st.sampled_from(TRUTHS), st.integers(0, 10_000), st.integers(0, 3), st.sampled_from([math.nan, math.inf])
-)
+@given(st.sampled_from(TRUTHS), st.integers(0, 10_000), st.integers(0, 3), st.sampled_from([math.nan, math.inf]))
 def test_a_loss_that_is_not_finite_is_diverging(truth: str, seed: int, where: int, bad: float) -> None:
     curve = seen(draw(truth, seed))
     broken = curve.evaluation.copy()
@@ -131,9 +129,7 @@ def test_a_falling_score_makes_overfitting_severe() -> None:
 
 
 def test_memorised_labels_that_never_help_are_suspected() -> None:
-    rising = judge(
-        dataclasses.replace(OVERFITTED, evaluation=OVERFITTED.evaluation + 0.3, score=np.full(8, 0.5))
-    )
+    rising = judge(dataclasses.replace(OVERFITTED, evaluation=OVERFITTED.evaluation + 0.3, score=np.full(8, 0.5)))
     assert rising.verdict == "label-noise-suspected"
 
 
@@ -175,9 +171,7 @@ def test_a_better_accuracy_counts_where_the_main_metric_hides_it() -> None:
     assert verdict_of(shown).baseline == ""
 
 
-def run(
-    losses: list[float], majority: dict[str, object], task: str = "binary", **metrics: list[float]
-) -> list[Record]:
+def run(losses: list[float], majority: dict[str, object], task: str = "binary", **metrics: list[float]) -> list[Record]:
     start = Start(
         step=0,
         total_steps=len(losses) * 10,
@@ -195,9 +189,7 @@ def run(
         records.append(Step(step=10 * (index + 1), epoch=0.5, loss=loss + 0.02, learning_rate=5e-5))
         scores = {name: values[index] for name, values in metrics.items()}
         records.append(
-            Evaluation(
-                step=10 * (index + 1), epoch=0.5, split="validation", loss=loss, metrics=scores, rows=400
-            )
+            Evaluation(step=10 * (index + 1), epoch=0.5, split="validation", loss=loss, metrics=scores, rows=400)
         )
     return records
 
@@ -205,18 +197,14 @@ def run(
 @pytest.mark.parametrize("names", [["accuracy", "f1"], ["f1", "accuracy"]])
 def test_the_order_of_the_metrics_does_not_matter(names: list[str]) -> None:
     scores = {"accuracy": [0.69, 0.75, 0.80, 0.83, 0.85, 0.87], "f1": [0.8, 0.84, 0.87, 0.88, 0.89, 0.9]}
-    records = run(
-        [0.6, 0.5, 0.42, 0.36, 0.31, 0.27], {"accuracy": 0.68}, **{name: scores[name] for name in names}
-    )
+    records = run([0.6, 0.5, 0.42, 0.36, 0.31, 0.27], {"accuracy": 0.68}, **{name: scores[name] for name in names})
     start = dataclasses.replace(records[0], metric="accuracy")  # type: ignore[call-arg]
     assert verdict_of([start, *records[1:]]).verdict == "healthy"
 
 
 def test_regression_is_judged_against_the_mean() -> None:
     falling = [2.0, 1.5, 1.1, 0.8, 0.6, 0.5]
-    learning = run(
-        falling, {"mse": 2.2, "pearson": 0.0}, "regression", pearson=[0.2, 0.5, 0.65, 0.75, 0.8, 0.83]
-    )
+    learning = run(falling, {"mse": 2.2, "pearson": 0.0}, "regression", pearson=[0.2, 0.5, 0.65, 0.75, 0.8, 0.83])
     stuck = run([2.2] * 6, {"mse": 2.2, "pearson": 0.0}, "regression", pearson=[0.01] * 6)
     assert verdict_of(learning).verdict == "healthy"
     assert verdict_of(stuck).verdict == "not-learning"

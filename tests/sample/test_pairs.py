@@ -9,9 +9,7 @@ import pytest
 
 SPLITS = ("train", "validation", "test")
 LABELS = ("paraphrase", "different")
-NEGATION = re.compile(
-    r"\b(?:not|no|never|nobody|none|nothing|neither|nor|without|cannot)\b|n't\b", re.IGNORECASE
-)
+NEGATION = re.compile(r"\b(?:not|no|never|nobody|none|nothing|neither|nor|without|cannot)\b|n't\b", re.IGNORECASE)
 
 Row = dict[str, str]
 

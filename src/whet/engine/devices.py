@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -81,7 +82,7 @@ def join_processes(device: str = "auto") -> Ranks:
 
     on_cpu = _device(device).type != "cuda"
     try:
-        state = PartialState(cpu=on_cpu, timeout=ANSWER)
+        state = PartialState(cpu=on_cpu, timeout=ANSWER, **_own_place_of_this_attempt())
         control = None if on_cpu else dist.new_group(backend="gloo", timeout=ANSWER)
     except (RuntimeError, ValueError) as error:
         raise EnvironmentFault(
@@ -89,6 +90,24 @@ def join_processes(device: str = "auto") -> Ranks:
             "Check MASTER_ADDR and MASTER_PORT, and that every machine reaches the first one.",
         ) from None
     return Ranks(state.process_index, state.num_processes, control)
+
+
+def _own_place_of_this_attempt() -> dict[str, Any]:
+    """torchrun's agent keeps one store over its restarts, and with it the addresses of processes that died.
+
+    Processes that were started again would wait for those. On one machine the number of restarts is the same for all,
+    so each attempt gets a part of the store to itself.
+    """
+    import torch.distributed as dist
+
+    one_machine = os.environ.get("GROUP_WORLD_SIZE") == "1"
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or not one_machine:
+        return {}
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.TCPStore(address, port, world, is_master=False, timeout=ANSWER)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return {"store": dist.PrefixStore(f"whet-attempt-{attempt}", store), "rank": rank, "world_size": world}
 
 
 def synchronize(device: torch.device) -> None:

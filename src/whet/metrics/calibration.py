@@ -31,9 +31,7 @@ class Bin:
     accuracy: float
 
 
-def reliability(
-    task: str, logits: Any, labels: Any, *, bins: int = 10, temperature: float = 1.0
-) -> tuple[Bin, ...]:
+def reliability(task: str, logits: Any, labels: Any, *, bins: int = 10, temperature: float = 1.0) -> tuple[Bin, ...]:
     """Bins of equal width from 0 to 1; those that hold no answer are left out."""
     if bins < 1:
         raise UsageError(f"bins={bins}: at least 1 is needed.")

@@ -38,9 +38,7 @@ class Recipe:
         return tuple(signature(self.compute).parameters)[2:]
 
 
-def _accuracy(
-    references: Array, predictions: Array, normalize: bool = True, sample_weight: Any = None
-) -> Result:
+def _accuracy(references: Array, predictions: Array, normalize: bool = True, sample_weight: Any = None) -> Result:
     from sklearn.metrics import accuracy_score
 
     value = accuracy_score(references, predictions, normalize=normalize, sample_weight=sample_weight)
@@ -75,17 +73,11 @@ def _per_class(name: str) -> Callable[..., Result]:
     return compute
 
 
-def _matthews(
-    references: Array, predictions: Array, sample_weight: Any = None, average: str | None = None
-) -> Result:
+def _matthews(references: Array, predictions: Array, sample_weight: Any = None, average: str | None = None) -> Result:
     from sklearn.metrics import matthews_corrcoef
 
     if references.ndim == 1:
-        return {
-            "matthews_correlation": float(
-                matthews_corrcoef(references, predictions, sample_weight=sample_weight)
-            )
-        }
+        return {"matthews_correlation": float(matthews_corrcoef(references, predictions, sample_weight=sample_weight))}
     if average not in (None, "macro"):
         raise UsageError(f"average={average!r} is unknown.", "Choose 'macro', or None for one value a label.")
     columns = zip(references.T, predictions.T, strict=True)
@@ -121,9 +113,7 @@ def _mse(
     from sklearn.metrics import mean_squared_error, root_mean_squared_error
 
     measure = mean_squared_error if squared else root_mean_squared_error
-    return {
-        "mse": _plain(measure(references, predictions, sample_weight=sample_weight, multioutput=multioutput))
-    }
+    return {"mse": _plain(measure(references, predictions, sample_weight=sample_weight, multioutput=multioutput))}
 
 
 def _mae(
@@ -243,9 +233,7 @@ GENERAL = {
         ),
         Recipe("recall", _per_class("recall"), "labels", "Share of a class's rows that are found.", _LABELS),
         Recipe("f1", _per_class("f1"), "labels", "Harmonic mean of precision and recall.", _LABELS),
-        Recipe(
-            "matthews_correlation", _matthews, "labels", "Correlation of labels and predictions.", _LABELS
-        ),
+        Recipe("matthews_correlation", _matthews, "labels", "Correlation of labels and predictions.", _LABELS),
         Recipe("pearsonr", _pearsonr, "numbers", "Linear correlation."),
         Recipe("spearmanr", _spearmanr, "numbers", "Correlation of ranks."),
         Recipe("mse", _mse, "numbers", "Mean squared error.", _NUMBERS),
@@ -258,8 +246,6 @@ GENERAL = {
             "Area under the ROC curve.",
             ("default", "multiclass", "multilabel"),
         ),
-        Recipe(
-            "average_precision", _average_precision, "scores", "Area under precision over recall.", _LABELS
-        ),
+        Recipe("average_precision", _average_precision, "scores", "Area under precision over recall.", _LABELS),
     )
 }

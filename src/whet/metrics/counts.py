@@ -46,9 +46,7 @@ def count(labels: Array, predictions: Array, weights: Array | None = None) -> Co
 def ratio(top: Array, bottom: Array) -> Floats:
     """top / bottom, and 0 where bottom is 0."""
     top, bottom = np.asarray(top, dtype=np.float64), np.asarray(bottom, dtype=np.float64)
-    return np.divide(
-        top, bottom, out=np.zeros(np.broadcast_shapes(top.shape, bottom.shape)), where=bottom != 0
-    )
+    return np.divide(top, bottom, out=np.zeros(np.broadcast_shapes(top.shape, bottom.shape)), where=bottom != 0)
 
 
 def accuracy(counts: Counts) -> Floats:
@@ -86,18 +84,14 @@ def of_class(measure: Callable[[Counts], Floats], counts: Counts, label: object)
     if label in known:
         return measure(counts)[..., known.index(label)]
     if len(known) == 2:
-        raise UsageError(
-            f"pos_label={label!r} is not one of the labels {known}.", f"Try pos_label={known[1]!r}."
-        )
+        raise UsageError(f"pos_label={label!r} is not one of the labels {known}.", f"Try pos_label={known[1]!r}.")
     return np.zeros(counts.rows.shape)
 
 
 def averaged(measure: Callable[[Counts], Floats], counts: Counts, average: str) -> Floats:
     """The measure over all classes: each alike (macro), by size (weighted), of the summed counts (micro)."""
     if average == "micro":
-        hit, said, true = (
-            part.sum(axis=-1, keepdims=True) for part in (counts.hit, counts.said, counts.true)
-        )
+        hit, said, true = (part.sum(axis=-1, keepdims=True) for part in (counts.hit, counts.said, counts.true))
         return measure(replace(counts, hit=hit, said=said, true=true))[..., 0]
     each = measure(counts)
     if average == "weighted":

@@ -16,8 +16,7 @@ def checked_batch(recipe: Recipe, predictions: Any, references: Any) -> tuple[Ar
     said_name = "prediction_scores" if recipe.takes == "scores" else "predictions"
     names = ("references", said_name)
     truth, said = (
-        flat_column(as_array(values, name))
-        for values, name in zip((references, predictions), names, strict=True)
+        flat_column(as_array(values, name)) for values, name in zip((references, predictions), names, strict=True)
     )
     check_rows(truth, said, names)
     if recipe.takes == "labels":
@@ -58,9 +57,7 @@ def _check_label_shapes(truth: Array, said: Array) -> None:
     if truth.shape == said.shape:
         return
     if said.ndim > truth.ndim:
-        raise UsageError(
-            f"predictions has shape {said.shape}: these look like logits; take argmax(axis=-1) first."
-        )
+        raise UsageError(f"predictions has shape {said.shape}: these look like logits; take argmax(axis=-1) first.")
     if truth.ndim > said.ndim:
         raise UsageError(
             f"references has shape {truth.shape}, but predictions {said.shape}.",

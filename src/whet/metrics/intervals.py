@@ -173,9 +173,7 @@ def paired(
     return Paired(_name(metric), one, two, two - one, low, high, p_value, len(truth), "bootstrap", confidence)
 
 
-def smallest_visible(
-    n: int, p: float, *, disagreement: float | None = None, confidence: float = 0.95
-) -> float:
+def smallest_visible(n: int, p: float, *, disagreement: float | None = None, confidence: float = 0.95) -> float:
     """The difference in accuracy, in points, under which two models on `n` rows are noise.
 
     `p` is their accuracy. `disagreement` is the share of rows on which just one of them is right; where it is
@@ -183,9 +181,7 @@ def smallest_visible(
     figure is on the cautious side.
     """
     if n < 1 or not 0 <= p <= 1:
-        raise UsageError(
-            f"smallest_visible got {n} rows and accuracy {p}.", "Accuracy is a share from 0 to 1."
-        )
+        raise UsageError(f"smallest_visible got {n} rows and accuracy {p}.", "Accuracy is a share from 0 to 1.")
     z = _z(confidence)
     # Pulled towards a half, as in Wilson's interval: a perfect score on ten rows is not a certain one.
     share = (p * n + z * z / 2) / (n + z * z)
@@ -260,9 +256,7 @@ def _middle(draws: Array, confidence: float, metric: Metric) -> tuple[float, flo
 def _value(metric: Metric, truth: Array, said: Array) -> float:
     value = float((metric_named(metric) if isinstance(metric, str) else metric)(truth, said))
     if not math.isfinite(value):
-        raise UsageError(
-            f"{_name(metric)} of these {len(truth)} rows is {value}: there is no interval to give."
-        )
+        raise UsageError(f"{_name(metric)} of these {len(truth)} rows is {value}: there is no interval to give.")
     return value
 
 

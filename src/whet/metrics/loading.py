@@ -89,9 +89,7 @@ class Metric:
         return result
 
     def _computed(self, batches: list[tuple[Array, Array]], options: dict[str, Any]) -> dict[str, Any]:
-        truth, said = (
-            _joined(parts, name) for parts, name in zip(zip(*batches, strict=True), _NAMES, strict=True)
-        )
+        truth, said = (_joined(parts, name) for parts, name in zip(zip(*batches, strict=True), _NAMES, strict=True))
         check_together(self._recipe, truth, said)
         try:
             # The values of degenerate cases are documented; the libraries' warnings about them help nobody.
@@ -161,9 +159,7 @@ def load(path: str, config_name: str | None = None, **kwargs: Any) -> Metric:
     """
     for name in kwargs:
         if name not in (*_WITHOUT_EFFECT, "num_process"):
-            raise UsageError(
-                f"load takes no argument {name!r}.", nearest(name, {*_WITHOUT_EFFECT, "config_name"})
-            )
+            raise UsageError(f"load takes no argument {name!r}.", nearest(name, {*_WITHOUT_EFFECT, "config_name"}))
     if kwargs.get("num_process", 1) != 1:
         raise UsageError(
             f"num_process={kwargs['num_process']}: whet's metrics do not gather over processes.",
@@ -176,9 +172,7 @@ def load(path: str, config_name: str | None = None, **kwargs: Any) -> Metric:
         raise UsageError(f"There is no metric {path!r}.", nearest(path, {*GENERAL, "glue"}))
     recipe, config = GENERAL[path], config_name or "default"
     if config not in recipe.configs:
-        raise UsageError(
-            f"The metric {path!r} has no configuration {config!r}.", nearest(config, recipe.configs)
-        )
+        raise UsageError(f"The metric {path!r} has no configuration {config!r}.", nearest(config, recipe.configs))
     return Metric(recipe, config)
 
 
@@ -186,9 +180,7 @@ load_metric = load
 """The same, under the name it had in `datasets`."""
 
 
-def combine(
-    evaluations: Sequence[str | Scorer] | Mapping[str, str | Scorer], force_prefix: bool = False
-) -> Combined:
+def combine(evaluations: Sequence[str | Scorer] | Mapping[str, str | Scorer], force_prefix: bool = False) -> Combined:
     """Several metrics as one, given by name or as objects; the keys of a dictionary are used as prefixes."""
     if isinstance(evaluations, Mapping):
         return Combined({key: _object(each) for key, each in evaluations.items()}, force_prefix)
@@ -219,7 +211,5 @@ def _object(metric: str | Scorer) -> Scorer:
 def _joined(parts: Sequence[Array], name: str) -> Array:
     widths = {part.shape[1:] for part in parts}
     if len(widths) > 1:
-        raise UsageError(
-            f"{name} came in batches of different shapes: {sorted(part.shape for part in parts)}."
-        )
+        raise UsageError(f"{name} came in batches of different shapes: {sorted(part.shape for part in parts)}.")
     return np.concatenate(parts)

@@ -43,9 +43,7 @@ TASK_METRICS = {
 FROM_MARGINS = frozenset({"roc_auc", "average_precision"})
 """Scores of a ranking: they read how sure the model is, not which label it gave."""
 
-_LOWER = frozenset(
-    {"loss", "mse", "rmse", "mae", "log_loss", "nll", "brier", "brier_score", "ece", "perplexity"}
-)
+_LOWER = frozenset({"loss", "mse", "rmse", "mae", "log_loss", "nll", "brier", "brier_score", "ece", "perplexity"})
 
 
 def higher_is_better(name: str) -> bool:

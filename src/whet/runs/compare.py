@@ -94,9 +94,7 @@ def compare(paths: Sequence[Path], split: str | None = None) -> Comparison:
     tasks = {(start.task, start.metric, tuple(start.labels)) for start in starts}
     if len(tasks) > 1:
         kinds = ", ".join(sorted({f"{task} by {metric}" for task, metric, _ in tasks}))
-        raise UsageError(
-            f"These runs do not do the same task: {kinds}.", "Compare runs with the same labels."
-        )
+        raise UsageError(f"These runs do not do the same task: {kinds}.", "Compare runs with the same labels.")
     split = split or _shared_split(folders)
     task, metric = starts[0].task, starts[0].metric
     answers = [read_predictions(folder, split, task, metric) for folder in folders]
@@ -159,9 +157,7 @@ def _difference(
 ) -> Difference:
     if first is None or second is None:
         missing = a if first is None else b
-        return Difference(
-            a=a, b=b, sentence=f"{missing} has no predictions on labelled {split} rows to compare."
-        )
+        return Difference(a=a, b=b, sentence=f"{missing} has no predictions on labelled {split} rows to compare.")
     one, two = _same_rows(first, second)
     if len(one) < 2:
         return Difference(a=a, b=b, sentence=f"{a} and {b} were not scored on the same {split} rows.")
@@ -242,9 +238,7 @@ def _best(records: list[Record], split: str) -> Evaluation | None:
 def _start(folder: RunFolder, records: list[Record]) -> Start:
     start = next((record for record in records if isinstance(record, Start)), None)
     if start is None:
-        raise UsageError(
-            f"The run {str(folder.path)!r} has not begun to train.", "There is nothing to compare."
-        )
+        raise UsageError(f"The run {str(folder.path)!r} has not begun to train.", "There is nothing to compare.")
     return start
 
 

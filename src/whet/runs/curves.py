@@ -198,16 +198,13 @@ def sparkline(values: Sequence[float] | Floats, width: int = 12) -> str:
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
     span = high - low
     return "".join(
-        "×" if not math.isfinite(mean) else _BARS[round((mean - low) / span * 7) if span > 0 else 3]
-        for mean in means
+        "×" if not math.isfinite(mean) else _BARS[round((mean - low) / span * 7) if span > 0 else 3] for mean in means
     )
 
 
 def _series(pairs: Iterable[tuple[int, Any]]) -> Series:
     found = sorted(((step, value) for step, value in pairs if value is not None), key=lambda pair: pair[0])
-    return Series(
-        np.array([step for step, _ in found], np.int64), np.array([value for _, value in found], np.float64)
-    )
+    return Series(np.array([step for step, _ in found], np.int64), np.array([value for _, value in found], np.float64))
 
 
 def _main_split(evaluations: list[Evaluation]) -> str:

@@ -113,9 +113,7 @@ def _from_trainer_state(path: Path, known: Constants) -> Observed:
     evaluations = [entry for entry in logs if "eval_loss" in entry]
     losses = [(entry["step"], _unhidden(entry)) for entry in logs if "loss" in entry]
     if not evaluations:
-        raise DataError(
-            "the log holds no evaluation.", 'Train with eval_strategy="steps" to have one.', file=str(path)
-        )
+        raise DataError("the log holds no evaluation.", 'Train with eval_strategy="steps" to have one.', file=str(path))
     metric = _main_score(evaluations[0])
     try:
         return _bare(

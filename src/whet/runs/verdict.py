@@ -116,9 +116,7 @@ def observe(records: Sequence[Record]) -> Observed:
         metric=start.metric if start else next(iter(found.metrics), "metric"),
         higher_is_better=higher,
         chance=_chance(start, found.split, found.evaluation),
-        chance_training=_chance(start, "train", found.evaluation)
-        if start and start.prior.get("train")
-        else None,
+        chance_training=_chance(start, "train", found.evaluation) if start and start.prior.get("train") else None,
         rows=start.rows.get(found.split, 0) if start else 0,
         answer=_answer(start),
         blind="always giving the mean" if start and start.task == "regression" else Observed.blind,
