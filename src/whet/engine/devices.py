@@ -98,16 +98,16 @@ def _own_place_of_this_attempt() -> dict[str, Any]:
     Processes that were started again would wait for those. On one machine the number of restarts is the same for all,
     so each attempt gets a part of the store to itself.
     """
-    import torch.distributed as dist
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
     one_machine = os.environ.get("GROUP_WORLD_SIZE") == "1"
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or not one_machine:
         return {}
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = dist.TCPStore(address, port, world, is_master=False, timeout=ANSWER)
+    store = TCPStore(address, port, world, is_master=False, timeout=ANSWER)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return {"store": dist.PrefixStore(f"whet-attempt-{attempt}", store), "rank": rank, "world_size": world}
+    return {"store": PrefixStore(f"whet-attempt-{attempt}", store), "rank": rank, "world_size": world}
 
 
 def synchronize(device: torch.device) -> None:
