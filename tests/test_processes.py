@@ -73,7 +73,7 @@ def model(place: Path, tiny_model_folder: Path) -> Callable[[float], Path]:
 
 def command(place: Path, model: Path, run: str, *more: str) -> list[str]:
     settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
-    files = [str(place / "reviews.csv"), "--model", str(model), "--run", str(place / run)]
+    files = [str(place / "reviews.csv"), "--model", str(model), f"--set=run={place / run}"]
     return ["train", *files, *settings, "--json", *more]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -26,47 +27,63 @@ class AdamW:
         return cls(config.beta1, config.beta2, config.epsilon, config.weight_decay)
 
 
+CHUNK = 1 << 18
+"""Elements at a time on the CPU: a float32 copy of so many gradients stays in its caches."""
+
+
 def norm_of_gradients(flat: FlatModel) -> Tensor:
-    """The global norm, summed in float32 (float64 across the groups)."""
-    parts = [torch.linalg.vector_norm(group.gradient, dtype=torch.float32) for group in flat.groups()]
-    total: Tensor = torch.linalg.vector_norm(torch.stack(parts))
-    return total
+    """The global norm; each chunk is squared and summed in float32, chunks are added up in float64."""
+    total = 0.0
+    scratch = torch.empty(CHUNK)
+    for group in flat.groups():
+        for start in range(0, group.size, CHUNK):
+            gradient = _in_float32(group.gradient[start : start + CHUNK], scratch)
+            total += float(torch.dot(gradient, gradient))
+    return torch.tensor(math.sqrt(total) if math.isfinite(total) else total)
 
 
 def update_on_cpu(flat: FlatModel, rule: AdamW, step: int, rate: float, scale: float) -> None:
-    """Step number `step`, counted from 1; gradients are taken times `scale`."""
+    """Step number `step`, counted from 1; gradients are taken times `scale`.
+
+    torch's own fused kernel, chunk by chunk: the gradient's float32 copy and the weights that go into the compute
+    copy never leave the caches in between.
+    """
+    scratch = torch.empty(CHUNK)
+    number, inverse = torch.tensor(float(step)), None if scale == 1.0 else torch.tensor(1.0 / scale)
     for group in flat.groups():
         for start, end, decay in _spans(group, rule.weight_decay):
-            _update_span(group, rule, start, end, decay, step, rate, scale)
-        group.refresh()
+            part = slice(start, end)
+            torch._fused_adamw_(
+                [group.master[part]],
+                [_in_float32(group.gradient[part], scratch)],
+                [group.first[part]],
+                [group.second[part]],
+                [],
+                [number],
+                lr=rate,
+                beta1=rule.beta1,
+                beta2=rule.beta2,
+                weight_decay=decay,
+                eps=rule.epsilon,
+                amsgrad=False,
+                maximize=False,
+                grad_scale=inverse,
+            )
+            if group.compute is not group.master and start < group.computes_until:
+                last = min(end, group.computes_until)
+                group.compute[start:last].copy_(group.master[start:last])
 
 
-def _spans(group: Group, decay: float) -> list[tuple[int, int, float]]:
-    spans = [(0, group.decays_until, decay), (group.decays_until, group.size, 0.0)]
-    return [span for span in spans if span[1] > span[0]]
+def _spans(group: Group, decay: float) -> Iterator[tuple[int, int, float]]:
+    """Chunks that lie on one side of the boundary between what decays and what does not."""
+    for low, high, rate in ((0, group.decays_until, decay), (group.decays_until, group.size, 0.0)):
+        for start in range(low, high, CHUNK):
+            yield start, min(high, start + CHUNK), rate
 
 
-def _update_span(
-    group: Group, rule: AdamW, start: int, end: int, decay: float, step: int, rate: float, scale: float
-) -> None:
-    """torch's own fused kernel on one long tensor, with the gradient in float32."""
-    gradient = group.gradient[start:end].float()
-    torch._fused_adamw_(
-        [group.master[start:end]],
-        [gradient],
-        [group.first[start:end]],
-        [group.second[start:end]],
-        [],
-        [torch.tensor(float(step))],
-        lr=rate,
-        beta1=rule.beta1,
-        beta2=rule.beta2,
-        weight_decay=decay,
-        eps=rule.epsilon,
-        amsgrad=False,
-        maximize=False,
-        grad_scale=None if scale == 1.0 else torch.tensor(1.0 / scale),
-    )
+def _in_float32(gradient: Tensor, scratch: Tensor) -> Tensor:
+    """A copy that may be written to: the fused kernel scales gradients in place."""
+    return scratch[: gradient.numel()].copy_(gradient)
 
 
 def corrections(rule: AdamW, step: int) -> tuple[float, float]:
