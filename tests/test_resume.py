@@ -248,6 +248,15 @@ def test_no_whole_checkpoint_is_refused(train: Trainer) -> None:
         train()
 
 
+def test_checkpoints_that_were_deleted_are_missed(train: Trainer) -> None:
+    import shutil
+
+    train.interrupted(hear=when(Step, 6))
+    shutil.rmtree(train.run / "checkpoints")
+    with pytest.raises(ArtifactError, match="No checkpoint of"):
+        train()
+
+
 def test_missing_records_are_not_made_up(train: Trainer) -> None:
     train.interrupted(hear=when(Step, 6))
     (train.run / "records.jsonl").unlink()

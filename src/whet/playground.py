@@ -234,10 +234,10 @@ def corrupt_and_load(checkpoints: str, scratch: str, count: int, seed: int, resu
             damage.inflict(copy.folder(step), chosen)
         whole = set(original.steps()) - {newest, *others}
         expected = max((step for step in whole if best[step] < 0 or best[step] in whole), default=None)
-        found, passed_over = copy.load_newest()
+        found, passed_over = copy.load_newest(original.steps())
         row = tally[damage.name]
         row["tried"] += 1
-        row["noticed"] += bool(passed_over) or damage.name == "folder deleted"
+        row["noticed"] += bool(passed_over)
         row["fell back right"] += (found.step if found else None) == expected
         shutil.rmtree(copy.path)
     Path(result).write_text(json.dumps(tally), encoding="utf-8")

@@ -177,18 +177,21 @@ class Recorder:
 
         if not self.ranks.is_main:
             return self._follow()
-        checkpoint, passed_over = self.checkpoints.load_newest()
+        saved = {record.step for record in self.folder.records() if isinstance(record, Save)}
+        checkpoint, passed_over = self.checkpoints.load_newest(saved)
         for line in passed_over:
             self.say(f"Passed over: {line}")
-        recorded = any(isinstance(record, Start) for record in self.folder.all_records())
+        start = next((record for record in self.folder.all_records() if isinstance(record, Start)), None)
+        if start is not None:
+            self.listen(start, self.job)  # whoever draws must know where the end is
         if checkpoint is None:
             if passed_over:
                 raise ArtifactError(
                     f"No checkpoint of {str(self.folder.path)!r} is whole.", "Start again with another --run."
                 )
             self.ranks.from_main(None)
-            return recorded and self._begin_again()
-        if not recorded:
+            return start is not None and self._begin_again()
+        if start is None:
             raise ArtifactError(
                 f"{str(self.folder.path)!r} has checkpoints and no records: what was measured before is gone.",
                 "Start again with another --run.",

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ STATE = "state.json"
 PREFIX = "step-"
 TEMPORARY = ".writing-"
 ASIDE = ".passed-over-"
+REPLACED = ".replaced-"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -108,14 +109,21 @@ class CheckpointFolder:
             raise ArtifactError(f"{str(self.folder(step))!r} holds step {checkpoint.step}: somebody renamed it.")
         return checkpoint
 
-    def load_newest(self) -> tuple[Checkpoint | None, list[str]]:
+    def load_newest(self, recorded: Iterable[int] = ()) -> tuple[Checkpoint | None, list[str]]:
         """The newest checkpoint that is whole, and a line for each that was passed over.
 
         The best step's checkpoint is needed at the end: one that relies on a damaged best one is passed over too.
+        `recorded` are the steps whose saves were completed: a newer one that is gone is named as well.
         """
-        passed_over: list[str] = []
         if self.path.is_symlink():
             return None, [f"{str(self.path)!r} is a link, which a run folder never holds."]
+        recover_replaced(self.path)
+        found, passed_over = self._newest_whole()
+        newer = sorted({step for step in recorded if found is None or step > found.step} - set(self.steps()))
+        return found, passed_over + [f"{str(self.folder(step))!r} is not there any more." for step in newer]
+
+    def _newest_whole(self) -> tuple[Checkpoint | None, list[str]]:
+        passed_over: list[str] = []
         for step in reversed(self.steps()):
             try:
                 checkpoint = self.load(step)
@@ -185,6 +193,7 @@ def write(checkpoint: Checkpoint, target: Path, before: Callable[[], None] = lam
     parent.mkdir(parents=True, exist_ok=True)
     if parent.is_symlink():
         raise ArtifactError(f"{str(parent)!r} is a link, which a run folder never holds.")
+    recover_replaced(parent)
     for left in parent.glob(f"{TEMPORARY}*"):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
     scratch = parent / f"{TEMPORARY}{target.name}"
@@ -209,12 +218,22 @@ def _contents(checkpoint: Checkpoint) -> Iterator[tuple[str, Iterator[Any]]]:
 
 def _put_in_place(scratch: Path, target: Path) -> None:
     """One rename. An older save of the same step steps aside first, and goes once the new one is there."""
-    aside = target.with_name(f"{TEMPORARY}gone-{target.name}")
+    aside = target.with_name(REPLACED + target.name)
     if target.exists():
         os.rename(target, aside)
     os.rename(scratch, target)
     sync_folder(target.parent)
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def recover_replaced(parent: Path) -> None:
+    """A process that died between the two renames left the older save of a step without its name: give it back."""
+    for aside in parent.glob(f"{REPLACED}*"):
+        target = aside.with_name(aside.name.removeprefix(REPLACED))
+        if target.exists():
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            os.rename(aside, target)
 
 
 def manifest_bytes(step: int, sums: Mapping[str, Any]) -> bytes:
