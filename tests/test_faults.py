@@ -255,7 +255,7 @@ def test_a_full_file_system_ends_with_4_and_room_lets_it_go_on(
     import whet.estimate
 
     chosen = settings(model, run=str(small_disk / "run"), epochs=2, save_every=3)
-    reference = story(whet.fit(source, **settings(model, run="reference", epochs=2, save_every=3)).path)
+    reference = story(whet.fit(source, **settings(model, run="reference/run", epochs=2, save_every=3)).path)
     ballast = small_disk / "ballast"
     free = shutil.disk_usage(small_disk).free
     ballast.write_bytes(bytes(int(free - left * 2**20)))
@@ -283,7 +283,7 @@ def test_a_full_disk_while_the_model_is_written_is_an_environment_fault(
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
-    reference = story(whet.fit(source, **settings(model, run="reference")).path)
+    reference = story(whet.fit(source, **settings(model, run="reference/run")).path)
     monkeypatch.setattr(finish, "save_model", save)
     with pytest.raises(EnvironmentFault, match="The model could not be written"):
         whet.fit(source, **settings(model))

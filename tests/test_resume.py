@@ -341,7 +341,7 @@ def test_a_clock_that_jumps_changes_nothing(
 def test_patience_saves_its_last_step_and_resumes_the_same(train: Trainer, tmp_path: Path) -> None:
     patient = {"patience": 1, "learning_rate": 1e-9, "metric": "accuracy", "save_every": 7}
     reference = story(train(**patient).path)
-    train.run = tmp_path / "again"
+    train.run = tmp_path / "again" / "run"
     train.settings["run"] = str(train.run)
     train.interrupted(hear=when(Step, 7), **patient)
     assert differences(reference, story(train(**patient).path)) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from whet.records import Evaluation, Start
 from whet.runs.store import RunFolder
 from whet.runs.verdict import verdict_of
@@ -22,7 +24,7 @@ def model_card(folder: RunFolder) -> str:
         "pipeline_tag: text-classification",
         "---",
         "",
-        f"# {_plain(folder.name)}",
+        f"# {_plain(Path(config.model.model).name)}, fine-tuned",
         "",
         f"`{_plain(config.model.model)}` fine-tuned with whet {environment.get('whet', '')}.",
         f"Task: {data.get('task', '')}. Labels: {labels or 'a number'}.",

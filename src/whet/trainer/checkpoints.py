@@ -35,7 +35,7 @@ class TrainerCheckpoints(CheckpointFolder):
         steps = sorted(int(name) for name in names if name.isascii() and name.isdecimal())
         return [step for step in steps if step in self.own or self._is_own(step)]
 
-    def load_newest(self) -> tuple[Checkpoint | None, list[str]]:
+    def _newest_whole(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest whole one whose best checkpoint, if it will be needed at the end, is whole too."""
         passed_over: list[str] = []
         for step in reversed(self.steps()):
