@@ -83,45 +83,10 @@ def random_tokens(rows: int = 24, *, seed: int = 0, longest: int = 40, kind: str
 @pytest.fixture(scope="session")
 def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A saved BERT of two thin layers with a word tokenizer: what `--model FOLDER` takes."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+    from whet.playground import write_model
 
     folder = tmp_path_factory.mktemp("models") / "tiny-bert"
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)] + list("0123456789.,!?'")
-    vocabulary = {word: index for index, word in enumerate([*special, *letters, *(f"##{c}" for c in letters)])}
-    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        unk_token="[UNK]",
-        pad_token="[PAD]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-        model_max_length=64,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-    )
-    config = BertConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=64,
-        pad_token_id=0,
-    )
-    import torch
-
-    torch.manual_seed(1)
-    BertModel(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    write_model(folder, width=32)
     return folder
 
 
