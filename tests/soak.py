@@ -32,8 +32,8 @@ def main() -> int:
     started = time.monotonic()
     with TemporaryDirectory(prefix="whet-soak-") as folder, warm_process() as warm:
         laboratory = Laboratory(warm, Path(folder), asked.seed)
-        tallies = [tally for tally in trials(laboratory, asked) if tally.trials]
         damages = laboratory.corruptions(asked.corruptions) if asked.corruptions else {}
+        tallies = [tally for tally in trials(laboratory, asked) if tally.trials]
         outcome = Outcome(tallies, damages, time.monotonic() - started, warm.forks)
         text = report(outcome, asked, laboratory)
     asked.out.write_text(text, encoding="utf-8")

@@ -28,6 +28,7 @@ from whet.runs.store import RunFolder
 
 STUCK_SECONDS = 120.0
 START_SECONDS = 300.0
+CALL_SECONDS = 3600.0
 INTERRUPTED = 75
 
 Say = Callable[[str], None]
@@ -75,7 +76,7 @@ class Warm:
     def call(self, function: str, *arguments: Any, folder: Path) -> None:
         """A function of whet, where computing in this process would make forks unsafe."""
         command = self.start([*arguments], folder, call=function)
-        if command.wait() != 0:
+        if command.wait(CALL_SECONDS) != 0:
             raise EnvironmentFault(f"The self-test could not {function}: {command.output.read_text()[-400:]}")
 
     def close(self) -> None:
