@@ -171,3 +171,26 @@ def test_every_task_trains_and_is_scored(task: str, tmp_path: Path, monkeypatch:
     assert main in run.metrics
     assert run.folder.data["task"] == task
     assert run.predict(["apple brick"])[0].label is not None
+
+
+def test_other_settings_for_a_finished_run_are_refused(source: Path, tiny_model_folder: Path) -> None:
+    whet.fit(source, run="here", **settings(tiny_model_folder))
+    with pytest.raises(UsageError, match="learning_rate was"):
+        whet.fit(source, run="here", **settings(tiny_model_folder, learning_rate=2e-3))
+
+
+def test_a_run_that_could_not_start_leaves_no_folder(source: Path, tiny_model_folder: Path) -> None:
+    with pytest.raises(UsageError, match="nonsense"):
+        whet.fit(source, **settings(tiny_model_folder, metric="nonsense"))
+    assert not list(Path("runs").glob("*"))
+
+
+def test_a_pair_for_a_model_of_single_texts_is_refused(run: whet.Run) -> None:
+    with pytest.raises(UsageError, match="trained on single texts"):
+        run.predict("one", "two")
+
+
+def test_the_name_of_a_flag_is_a_setting_too(source: Path) -> None:
+    from whet.config import make_config
+
+    assert make_config({"lr": 1e-3}).train.learning_rate == 1e-3

@@ -163,6 +163,13 @@ SECTIONS: dict[str, type] = {
 SETTINGS: dict[str, str] = {
     field.name: section for section, kind in SECTIONS.items() for field in dataclasses.fields(kind)
 }
+SHORT_NAMES: dict[str, str] = {
+    field.metadata["flag"].removeprefix("--").replace("-", "_"): field.name
+    for kind in SECTIONS.values()
+    for field in dataclasses.fields(kind)
+    if field.metadata["flag"]
+}
+"""What a flag is called, where that differs from its setting: `lr` is `learning_rate`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +191,8 @@ def make_config(*layers: Mapping[str, Any]) -> Config:
     """Settings from layers of plain names, later ones winning; strings are read as the field's type."""
     chosen: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for layer in layers:
-        for name, value in layer.items():
+        for given, value in layer.items():
+            name = SHORT_NAMES.get(given, given)
             section = SETTINGS.get(name)
             if section is None:
                 raise UsageError(f"There is no setting {name!r}.", nearest(name, SETTINGS))

@@ -46,6 +46,12 @@ class Predictor:
         trained = data.get("labels")
         if (folder / "model" / "config.json").is_file():
             folder = folder / "model"
+        elif (folder / "config.toml").is_file():
+            raise ArtifactError(
+                f"The run {str(folder)!r} has no model yet: it is not finished.", "Run the same command again to go on."
+            )
+        self.pairs: bool | None = bool(data["columns"].get("pair")) if "columns" in data else None
+        """Whether it was trained on pairs; None where the folder does not say."""
         model, self.tokenizer, self.task = load_saved(folder)
         if trained is not None and list(self.task.labels) != trained:
             raise ArtifactError(
@@ -60,6 +66,9 @@ class Predictor:
     def predict(self, texts: str | Sequence[Any], pairs: str | Sequence[str] | None = None) -> list[Prediction]:
         """Predictions for texts, for texts with pairs, or for a sequence of (text, pair)."""
         first, second = _two_columns(texts, pairs)
+        if self.pairs is not None and first and self.pairs != (second is not None):
+            was, lacks = ("pairs", "no second text") if self.pairs else ("single texts", "a second text")
+            raise UsageError(f"The model was trained on {was}, and was given {lacks}.", "Give what it was trained on.")
         return list(self.explain(self.logits(first, second)))
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Array:

@@ -57,7 +57,7 @@ class Run:
     def predictor(self) -> Predictor:
         from whet.predict import Predictor
 
-        return Predictor(self.folder.model)
+        return Predictor(self.path)
 
     def predict(self, texts: str | Sequence[Any], pairs: str | Sequence[str] | None = None) -> list[Prediction]:
         """Labels with probabilities, in input order."""

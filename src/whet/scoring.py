@@ -22,6 +22,8 @@ def evaluate_model(predictor: Predictor, source: Any, config: DataConfig) -> dic
     for name, split in examples.splits.items():
         labels = split["label"][:] if "label" in split.column_names else []
         known = [index for index, label in enumerate(labels) if label is not None]
+        unseen = examples.origin.get("unseen_labels", {}).get(name, {})
+        unknown = sum(unseen.values())
         if not known:
             continue
         rows = split.select(known) if len(known) < len(split) else split
@@ -31,13 +33,20 @@ def evaluate_model(predictor: Predictor, source: Any, config: DataConfig) -> dic
         answer = majority(task.kind, truth, truth)
         results[name] = {
             "rows": len(known),
-            "unlabelled": len(labels) - len(known),
+            "unlabelled": len(labels) - len(known) - unknown,
+            "unknown_labels": unknown,
             "metrics": {
                 metric: {"value": found.value, "low": found.low, "high": found.high}
                 for metric, found in score_intervals(task.kind, logits, truth).items()
             },
             "majority": {"metric": answer.metric, "value": answer.value},
         }
+    strange = [label for counts in examples.origin.get("unseen_labels", {}).values() for label in counts]
+    if not results and strange:
+        raise DataError(
+            f"The labels of {config.source!r} are {', '.join(map(repr, strange[:5]))}, and the model's are "
+            f"{', '.join(map(repr, task.labels))}."
+        )
     if not results:
         raise DataError(
             f"{config.source!r} has no labelled rows to score.", "`whet predict` labels rows without a label."

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whet.config import Config, differences, from_environment, make_config, to_toml
-from whet.errors import UsageError
+from whet.errors import Interrupted, UsageError, WhetError
 from whet.interrupts import Interrupts
 from whet.prepare import Prepared, Say, make_job, make_tokens, read_examples
 from whet.recorder import Listener, Recorder, write_report_quietly
@@ -68,11 +69,12 @@ def train_run(
         with folder.locked() if ranks.is_main else nullcontext():
             folder.refuse_links()
             if ranks.from_main(resuming and folder.finished):
+                compare_with_before(folder, config, examples.fingerprint, accept_changes)
                 say(f"{folder.path} is finished already.")
                 if not (folder.path / "report.html").exists():
                     write_report_quietly(folder, say)
                 return Run(folder.path)
-            with ranks.together(), interrupts.at_once():
+            with _no_folder_left(folder, not resuming), ranks.together(), interrupts.at_once():
                 before = folder.data if resuming else {}
                 changed = compare_with_before(folder, config, examples.fingerprint, accept_changes) if resuming else ""
                 prepared = make_tokens(config, examples, report, say, interrupts.check)
@@ -89,6 +91,19 @@ def train_run(
                 folder.write_text(CONFIG, to_toml(config))
             Recorder(folder, job, interrupts, say, listen).run(resuming=resuming, changed=changed)
     return Run(folder.path)
+
+
+@contextmanager
+def _no_folder_left(folder: RunFolder, is_new: bool) -> Iterator[None]:
+    """A run that could not even start (a wrong model, metric or device) leaves no folder behind."""
+    try:
+        yield
+    except Interrupted:
+        raise
+    except WhetError:
+        if is_new:
+            folder.discard_unstarted()
+        raise
 
 
 def _nothing(*_: Any) -> None:

@@ -34,6 +34,8 @@ def evaluate(run: str, source: str, as_json: bool, **flags: Any) -> None:
         return
     for split, result in results.items():
         click.echo(f"{split}: {result['rows']} rows")
+        if result["unknown_labels"]:
+            click.echo(f"  left out: {result['unknown_labels']} rows with a label that the model does not know")
         for metric, value in result["metrics"].items():
             click.echo(f"  {metric:<18} {value['value']:.4f}  ({value['low']:.4f} to {value['high']:.4f})")
         answer = result["majority"]

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from whet.errors import UsageError
+from whet.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from whet.predict import Prediction
+
+OUTPUTS = (".csv", ".jsonl", ".json", ".parquet")
 
 
 @click.command()
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 @click.option("--pair", help="And this second text.")
 @click.option("--text-column", help="Name of the text column, if not that of the training data.")
 @click.option("--pair-column", help="Name of the second text's column.")
+@click.option("--encoding", default="utf-8", show_default=True, help="Encoding of a text file.")
+@click.option("--delimiter", help="What separates columns (found if not given).")
+@click.option("--drop-empty", is_flag=True, help="Leave out rows with an empty text.")
 @click.option("--device", default="auto", help="auto, cpu, cuda or mps.", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 def predict(
@@ -35,6 +40,7 @@ def predict(
     pair_column: str | None,
     device: str,
     as_json: bool,
+    **reading: Any,
 ) -> None:
     """Label new texts with a trained model, in input order.
 
@@ -44,10 +50,14 @@ def predict(
         raise UsageError(
             "predict needs either a file or --text.", "whet predict RUN FILE, or whet predict RUN --text '…'"
         )
+    if output is not None:
+        _check_output(Path(output), source)
+    if text is not None and not text.strip():
+        raise UsageError("--text is empty.", "Give a text to label.")
     if text is not None:
         texts, pairs, rows = [text], None if pair is None else [pair], [1]
     else:
-        texts, pairs, rows = _read(run, str(source), text_column, pair_column)
+        texts, pairs, rows = _read(run, str(source), text_column, pair_column, reading)
 
     from whet.predict import load
 
@@ -63,7 +73,9 @@ def predict(
         _print(table)
 
 
-def _read(run: str, source: str, text: str | None, pair: str | None) -> tuple[list[str], list[str] | None, list[int]]:
+def _read(
+    run: str, source: str, text: str | None, pair: str | None, reading: dict[str, Any]
+) -> tuple[list[str], list[str] | None, list[int]]:
     from whet.data.examples import load_examples
     from whet.runs.store import RunFolder
 
@@ -72,8 +84,14 @@ def _read(run: str, source: str, text: str | None, pair: str | None) -> tuple[li
         columns = RunFolder.open(run).data.get("columns", {})
     from whet.config import make_config
 
-    config = make_config({"source": source, "text": text or columns.get("text"), "pair": pair or columns.get("pair")})
-    splits = load_examples(source, config.data, labelled=False).splits
+    names = {"text": text or columns.get("text"), "pair": pair or columns.get("pair")}
+    config = make_config({"source": source, **names, **reading})
+    try:
+        splits = load_examples(source, config.data, labelled=False).splits
+    except DataError as error:
+        # Here --text is a text to label.
+        error.hint = error.hint.replace("--text", "--text-column").replace("--pair", "--pair-column")
+        raise
     texts: list[str] = []
     pairs: list[str] = []
     rows: list[int] = []
@@ -82,6 +100,16 @@ def _read(run: str, source: str, text: str | None, pair: str | None) -> tuple[li
         rows += split["row"][:]
         pairs += split["pair"][:] if "pair" in split.column_names else []
     return texts, pairs or None, rows
+
+
+def _check_output(path: Path, source: str | None) -> None:
+    """Before anything is computed: a file that can be written, and that is not the one being read."""
+    if path.suffix.lower() not in OUTPUTS:
+        raise UsageError(f"The output file is {str(path)!r}.", "It must end in .csv, .jsonl, .json or .parquet.")
+    if not path.parent.is_dir():
+        raise UsageError(f"There is no folder {str(path.parent)!r} to write {path.name} to.")
+    if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
+        raise UsageError(f"{source!r} is both read and written.", "Choose another file for -o.")
 
 
 def _flat(row: int, prediction: Prediction) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import textwrap
 from types import TracebackType
@@ -51,7 +52,8 @@ class Terminal:
 
             self.live.console.print(Text(line))
         else:
-            click.echo(line, err=True)
+            with contextlib.suppress(OSError):  # nobody reads it any more; the training goes on all the same
+                click.echo(line, err=True)
 
     def listen(self, event: Any, job: Job) -> None:
         """An event of the training loop."""

@@ -85,6 +85,13 @@ class RunFolder:
                     "Remove it, or choose another --run; nothing was touched.",
                 )
 
+    def discard_unstarted(self) -> None:
+        """Take away a folder that holds nothing but its settings; anything else stays."""
+        if {entry.name for entry in self.path.iterdir()} <= {CONFIG, LOCK}:
+            for name in (CONFIG, LOCK):
+                (self.path / name).unlink(missing_ok=True)
+            self.path.rmdir()
+
     @property
     def name(self) -> str:
         return self.path.name
