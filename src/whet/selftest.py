@@ -289,7 +289,8 @@ class Laboratory:
 
 
 def _last_line(home: Path) -> str:
-    lines = (home / "output.txt").read_text(errors="replace").strip().splitlines()
+    output = home / "output.txt"
+    lines = output.read_text(errors="replace").strip().splitlines() if output.is_file() else []
     return lines[-1][:300] if lines else ""
 
 

@@ -48,12 +48,15 @@ PRELOADED = (
     "whet.train",
 )
 POLL_SECONDS = 0.002
+SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 def serve() -> None:
     """Until the other end closes; then everything that was started is killed."""
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print must not look like an answer
+    # A command unblocks them once its handlers are set: before that it is not yet a command.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     forks = sys.platform == "linux"
     if forks:
         for name in PRELOADED:
@@ -148,9 +151,15 @@ def _call(request: dict[str, Any]) -> int:
 
 def _command(arguments: list[str]) -> int:
     from whet.cli import leave_when_terminated, main
+    from whet.errors import Interrupted
 
-    leave_when_terminated()
-    return main(arguments)
+    try:
+        leave_when_terminated()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        return main(arguments)
+    except KeyboardInterrupt:
+        return Interrupted.exit_code
 
 
 def _watch_files(request: dict[str, Any]) -> Callable[[], int]:
