@@ -121,5 +121,8 @@ def leave_when_terminated() -> None:
 def entry() -> None:
     from whet.cli.processes import exit_code
 
-    leave_when_terminated()
-    sys.exit(exit_code(main()))
+    try:
+        leave_when_terminated()
+        sys.exit(exit_code(main()))
+    except KeyboardInterrupt:  # between two lines of main
+        sys.exit(Interrupted.exit_code)
