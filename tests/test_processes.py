@@ -107,11 +107,13 @@ def processes_of(launcher: subprocess.Popen[str]) -> list[int]:
 
 def send_after_a_save(launcher: subprocess.Popen[str], run: Path, rank: int, number: int) -> None:
     """A real signal to one rank, once the second checkpoint is recorded."""
-    while launcher.poll() is None:
+    until = time.monotonic() + 200
+    while launcher.poll() is None and time.monotonic() < until:
         if run.is_dir() and any(isinstance(r, Save) and r.step == 40 for r in RunFolder(run).all_records()):
             os.kill(processes_of(launcher)[rank], number)
             return
-        time.sleep(0.02)
+        time.sleep(0.1)
+    launcher.kill()
     raise AssertionError(launcher.communicate()[1])
 
 

@@ -1,3 +1,4 @@
+import fcntl
 import os
 import subprocess
 import sys
@@ -99,12 +100,30 @@ def test_those_who_come_second_wait_and_use_what_the_first_built(tmp_path):
     assert len(builds) == 1
 
 
+def test_nobody_waits_for_the_builder_to_end(tmp_path):
+    """Two processes find nothing, one builds and goes on using it: the other must not wait for it to let go."""
+    home = tmp_path / "kind"
+    home.mkdir()
+    calls = []
+
+    def build_as_the_other_process():
+        calls.append(1)
+        assert len(calls) < 20, "still waiting for an entry that is whole"
+        if len(calls) == 1:
+            cache._build(home / "key", write("theirs"), "")
+
+    with open(home / "key.lock", "w") as used_by_the_other:
+        fcntl.flock(used_by_the_other, fcntl.LOCK_SH)
+        path = cache.obtain("kind", "key", write("ours"), root=tmp_path, on_wait=build_as_the_other_process)
+        assert (path / "content").read_text() == "theirs"
+
+
 def test_waiting_can_be_interrupted(tmp_path):
     def interrupt():
         raise KeyboardInterrupt
 
     (tmp_path / "tokens").mkdir()
-    with cache._alone(tmp_path / "tokens" / "k.lock", None), pytest.raises(KeyboardInterrupt):
+    with cache._alone(tmp_path / "tokens" / "k.lock", None, lambda: False), pytest.raises(KeyboardInterrupt):
         cache.obtain("tokens", "k", write("x"), root=tmp_path, on_wait=interrupt)
 
 

@@ -117,8 +117,8 @@ def obtain(
                 _touch(lock_path)
                 return path
             _release(path)
-            with _alone(lock_path, on_wait):
-                if not _whole(path):
+            with _alone(lock_path, on_wait, unless=lambda: _whole(path)) as alone:
+                if alone and not _whole(path):
                     _build(path, build, note)
                     trim(root=home.parent, keep=path)
 
@@ -255,7 +255,9 @@ def _touch(lock_path: Path) -> None:
 def _hold(path: Path, lock_path: Path, on_wait: Callable[[], None] | None) -> None:
     """Share the entry's lock until the process ends."""
     if path not in _held:
-        _held[path] = _locked(lock_path, shared=True, on_wait=on_wait)
+        descriptor = _locked(lock_path, shared=True, on_wait=on_wait)
+        assert descriptor is not None
+        _held[path] = descriptor
 
 
 def _release(path: Path) -> None:
@@ -265,12 +267,17 @@ def _release(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _alone(lock_path: Path, on_wait: Callable[[], None] | None) -> Iterator[None]:
-    descriptor = _locked(lock_path, shared=False, on_wait=on_wait)
+def _alone(lock_path: Path, on_wait: Callable[[], None] | None, unless: Callable[[], bool]) -> Iterator[bool]:
+    """Hold the lock alone, or learn that there is no more need to.
+
+    Whoever built the entry shares its lock for as long as it lives: waiting for that to end could take for ever.
+    """
+    descriptor = _locked(lock_path, shared=False, on_wait=on_wait, unless=unless)
     try:
-        yield
+        yield descriptor is not None
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -293,7 +300,14 @@ def _exclusive_now(lock_path: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _locked(lock_path: Path, *, shared: bool, on_wait: Callable[[], None] | None) -> int:
+def _locked(
+    lock_path: Path,
+    *,
+    shared: bool,
+    on_wait: Callable[[], None] | None,
+    unless: Callable[[], bool] = lambda: False,
+) -> int | None:
+    """A descriptor that holds the lock; None if `unless` came true before others let go of it."""
     while True:
         try:
             descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -301,6 +315,9 @@ def _locked(lock_path: Path, *, shared: bool, on_wait: Callable[[], None] | None
             descriptor = os.open(lock_path, os.O_RDONLY)
         try:
             while _try_lock(descriptor, shared=shared) is False:
+                if unless():
+                    os.close(descriptor)
+                    return None
                 if on_wait is not None:
                     on_wait()
                 time.sleep(POLL_SECONDS)
