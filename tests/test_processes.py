@@ -156,6 +156,16 @@ def test_every_row_is_predicted_once_and_in_order(one: whet.Run, two: tuple[Path
     np.testing.assert_allclose(ours["logits"], theirs["logits"], atol=1e-3)
 
 
+def test_a_split_model_ends_as_a_whole_one(one: whet.Run, place: Path, model: Callable[[float], Path]) -> None:
+    code, _, err = finished(start(command(place, model(0.0), "split", "--processes", "2", "--shard")))
+    assert code == 0, err
+    records = RunFolder(place / "split").records()
+    np.testing.assert_allclose(curve(records), curve(one.records), rtol=2e-3, atol=1e-5)
+    split, whole = (loaded.predict(["yes word 3"])[0] for loaded in (whet.load(place / "split"), one))
+    assert split.label == whole.label
+    assert "--shard" in RunFolder(place / "split").environment["path_why"]
+
+
 def test_what_happens_is_told_once(two: tuple[Path, str, str]) -> None:
     lines = two[2].splitlines()
     assert len([line for line in lines if line.startswith("Model:")]) == 1
@@ -210,6 +220,17 @@ def test_restarted_processes_end_with_the_same_bytes(
     assert code == 0, err
     assert weights(place / "again") == weights(with_dropout)
     assert curve(RunFolder(place / "again").records()) == curve(RunFolder(with_dropout).records())
+
+
+@pytest.mark.slow
+def test_a_restarted_split_model_ends_with_the_same_bytes(place: Path, model: Callable[[float], Path]) -> None:
+    undisturbed = start(command(place, model(0.1), "split-whole", "--processes", "2", "--shard"))
+    assert finished(undisturbed)[0] == 0
+    process = start(command(place, model(0.1), "split-again", "--processes", "2", "--shard", "--restarts", "1"))
+    send_after_a_save(process, place / "split-again", 1, signal.SIGKILL)
+    code, _, err = finished(process)
+    assert code == 0, err
+    assert weights(place / "split-again") == weights(place / "split-whole")
 
 
 @pytest.mark.slow

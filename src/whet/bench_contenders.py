@@ -18,7 +18,8 @@ PIPELINE_BATCHES = (8, 16, 32, 64, 128)
 
 def whet_trainer(config: Config, precision: str, scratch: str) -> Answers:
     """whet's engine, as `whet train` builds it."""
-    from whet.engine.devices import peak_memory_mb, synchronize
+    from whet.engine.devices import synchronize
+    from whet.engine.memory import peak_memory_mb
 
     job = _job(config, precision)
     done = 0
@@ -52,7 +53,8 @@ def stock_trainer(config: Config, precision: str, scratch: str) -> Answers:
     """transformers.Trainer with its own defaults, on the same rows."""
     import torch
 
-    from whet.engine.devices import peak_memory_mb, synchronize
+    from whet.engine.devices import synchronize
+    from whet.engine.memory import peak_memory_mb
 
     job = _job(config, "float32", engine=False)
     device = job.hardware.device
@@ -78,7 +80,8 @@ def stock_pipeline(folder: str, texts: list[Any], device: str) -> Answers:
     """transformers.pipeline at the best of its batch sizes, found on a part of the rows."""
     from transformers import pipeline
 
-    from whet.engine.devices import choose_hardware, peak_memory_mb
+    from whet.engine.devices import choose_hardware
+    from whet.engine.memory import peak_memory_mb
     from whet.engine.model import quiet
 
     where = choose_hardware(device, "float32").device
@@ -103,7 +106,7 @@ def stock_pipeline(folder: str, texts: list[Any], device: str) -> Answers:
 
 
 def whet_predictor(folder: str, texts: list[Any], device: str) -> Answers:
-    from whet.engine.devices import peak_memory_mb
+    from whet.engine.memory import peak_memory_mb
     from whet.predict import Predictor
 
     predictor = Predictor(folder, device=device)

@@ -98,6 +98,7 @@ class TrainConfig:
         "auto", "auto takes bf16 where the device has it natively", "--precision"
     )
     device: str = setting("auto", "auto, cpu, cuda or mps", "--device")
+    shard: bool = setting(False, "split the model over the processes, where it does not fit into one", "--shard")
 
     def __post_init__(self) -> None:
         _check(self.epochs > 0, "epochs", self.epochs, "above 0")
@@ -145,6 +146,7 @@ class RunConfig:
     log_every: int | None = setting(None, "record the training loss every so many steps", "--log-every")
     max_minutes: float | None = setting(None, "save and leave with exit code 75 after this long", "--max-minutes")
     offline: bool = setting(False, "never ask the model hub", "--offline")
+    report_to: tuple[str, ...] = setting((), "trackers: tensorboard, wandb, mlflow, trackio", "--report-to")
 
     def __post_init__(self) -> None:
         for name in ("save_every", "log_every", "max_minutes"):

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import torch
 
-from whet.engine.devices import is_memory_error, no_room_for_one_row, peak_memory_mb, synchronize
+from whet.engine.devices import synchronize
 from whet.engine.feed import Rows
+from whet.engine.memory import is_memory_error, no_room_for_one_row, no_room_together, peak_memory_mb
 from whet.engine.model import parameter_count
 from whet.errors import EnvironmentFault
 from whet.prepare import Job
@@ -74,6 +75,8 @@ def _seconds_a_row(job: Job) -> float:
         except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
             if not is_memory_error(error):
                 raise
+            if job.stepper.lockstep:
+                raise no_room_together(error, len(rows)) from None
             if len(rows) <= 1:
                 raise no_room_for_one_row(error) from None
             rows = rows[: len(rows) // 2]

@@ -78,24 +78,37 @@ class Evaluator:
             return self._compute(tokens, rows)
         chosen = np.arange(len(tokens), dtype=np.int64) if rows is None else rows
         # By length in turn, so that no process gets all the long ones.
-        places = np.argsort(-tokens.lengths[chosen], kind="stable")[ranks.rank :: ranks.world]
+        order = np.argsort(-tokens.lengths[chosen], kind="stable")
+        places = order[ranks.rank :: ranks.world]
         stopped: Interrupted | None = None
         try:
-            part = self._compute(tokens, chosen[places])
+            if self.job.stepper.lockstep:
+                part = self._compute_in_lockstep(tokens, chosen, order)
+            else:
+                part = self._compute(tokens, chosen[places])
         except Interrupted as error:
             stopped = error
         if ranks.any(stopped is not None):
             raise stopped or Interrupted(*STOPPED_ELSEWHERE)
         return ranks.joined(part, places, len(chosen))  # type: ignore[no-any-return]
 
-    def _compute(self, tokens: Tokens, rows: Array | None) -> Array:
+    def _compute_in_lockstep(self, tokens: Tokens, chosen: Array, order: Array) -> Array:
+        """As many passes in every process: one that has a row less computes another for nothing."""
+        ranks = self.job.ranks
+        own = order[ranks.rank :: ranks.world]
+        most = -(-len(order) // ranks.world)
+        padded = np.concatenate([own, order[: most - len(own)]])
+        with ranks.answers(computing=True):
+            return self._compute(tokens, chosen[padded], between=lambda: None)[: len(own)]
+
+    def _compute(self, tokens: Tokens, rows: Array | None, between: Callable[[], None] | None = None) -> Array:
         return compute_logits(
             self.job.network,
             tokens,
             self.job.hardware,
             batch_rows=self.batch_rows,
             rows=rows,
-            between=self.between,
+            between=self.between if between is None else between,
             smaller=self._take_fewer,
         )
 

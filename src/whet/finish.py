@@ -147,10 +147,11 @@ def finish(
             record, logits[split] = evaluator.measure(split, job.state)
             if split == "test":
                 append(record)
+    model = job.stepper.finished_model()
     if not job.ranks.is_main:
         return
     with _disk_faults(folder.path):
-        write_model(folder, job)
+        write_model(folder, model, job.prepared.tokenizer)
         write_predictions(folder.path / "predictions.parquet", job, logits)
         sync_folder(folder.path)
 
@@ -169,14 +170,13 @@ def _disk_faults(path: Path) -> Iterator[None]:
         ) from None
 
 
-def write_model(folder: RunFolder, job: Job) -> None:
+def write_model(folder: RunFolder, model: Any, tokenizer: Any) -> None:
     """model/, whole or not at all."""
     scratch, target = folder.path / ".model.tmp", folder.model
     shutil.rmtree(scratch, ignore_errors=True)
     if target.is_symlink():
         raise ArtifactError(f"{str(target)!r} is a link, which a run folder never holds.")
-    job.stepper.tensors()  # brings the module up to date with what the step computes on
-    save_model(job.network.model, job.prepared.tokenizer, scratch)
+    save_model(model, tokenizer, scratch)
     (scratch / "README.md").write_text(model_card(folder), encoding="utf-8")
     sync_tree(scratch)
     shutil.rmtree(target, ignore_errors=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from whet.run import Run
 
 # Settings that may change between an interrupted run and its continuation: they do not touch the training.
-FREE_SETTINGS = frozenset({"run", "keep", "max_minutes", "offline"})
+FREE_SETTINGS = frozenset({"run", "keep", "max_minutes", "offline", "report_to"})
 
 
 def fit(source: Any = None, *, accept_changes: bool = False, **settings: Any) -> Run:
@@ -56,9 +56,11 @@ def train_run(
     from whet.engine.devices import join_processes
     from whet.estimate import estimate, require_disk
     from whet.run import Run
+    from whet.trackers import Place, available, tracked
 
     if config.run.offline:
         os.environ["HF_HUB_OFFLINE"] = "1"  # read by the hub's client when it is first imported
+    available(config.run.report_to)
     ranks = join_processes(config.train.device)
     if not ranks.is_main:
         say, listen = _nothing, _nothing  # what happens is told once
@@ -89,7 +91,15 @@ def train_run(
             if changed and ranks.is_main:
                 say(f"Going on although {changed}.")
                 folder.write_text(CONFIG, to_toml(config))
-            Recorder(folder, job, interrupts, say, listen).run(resuming=resuming, changed=changed)
+            place = Place(folder.path / "tensorboard", "whet", folder.path.name)
+            trackers = config.run.report_to if ranks.is_main else ()
+            with tracked(trackers, place, config.flat(), say) as track:
+
+                def tell(event: Any, job: Any) -> None:
+                    track(event)
+                    listen(event, job)
+
+                Recorder(folder, job, interrupts, say, tell).run(resuming=resuming, changed=changed)
     return Run(folder.path)
 
 

@@ -116,30 +116,3 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
-
-
-def is_memory_error(error: BaseException) -> bool:
-    """Whether this is the device or the host running out of memory, under any of the names that has."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    words = ("can't allocate memory", "out of memory", "not enough memory", "bad_alloc", "could not create a primitive")
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
-
-
-def no_room_for_one_row(error: BaseException) -> EnvironmentFault:
-    """The end of halving."""
-    return EnvironmentFault(
-        f"One row at a time does not fit into memory: {str(error).splitlines()[0][:200]}.",
-        "Try a shorter --max-length or a smaller --model.",
-    )
-
-
-def peak_memory_mb(device: torch.device) -> float:
-    """Peak memory of this process: on the GPU where it computes there, else of the host."""
-    import resource
-    import sys
-
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from whet.data.tokens import Tokens
-from whet.engine.devices import Hardware, is_memory_error, no_room_for_one_row
+from whet.engine.devices import Hardware
 from whet.engine.feed import Network, Rows
+from whet.engine.memory import is_memory_error, no_room_for_one_row
 from whet.engine.step import precision
 
 Array = np.ndarray[Any, Any]

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from whet.data.batches import share
-from whet.engine.devices import is_memory_error, no_room_for_one_row, peak_memory_mb
 from whet.engine.feed import Feed
+from whet.engine.memory import is_memory_error, no_room_for_one_row, no_room_together, peak_memory_mb
 from whet.engine.optim import Rate
 from whet.engine.step import Stepper
 from whet.errors import Diverged
@@ -180,6 +180,8 @@ def _step_within_memory(step: int, stepper: Stepper, take: Callable[[], None]) -
         except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
             if not is_memory_error(error):
                 raise
+            if stepper.lockstep:
+                raise no_room_together(error, stepper.micro_rows) from None
             if stepper.micro_rows <= 1:
                 raise no_room_for_one_row(error) from None
         stepper.zero()

@@ -53,10 +53,10 @@ class Layout:
         return int(self.first.shape[0])
 
 
-def make_layout(offsets: np.ndarray[Any, Any], device: torch.device) -> Layout:
-    """The layout of rows that begin and end at these offsets."""
+def make_layout(offsets: np.ndarray[Any, Any], device: torch.device, grain: int = 1) -> Layout:
+    """The layout of rows that begin and end at these offsets; the grid's length is a multiple of `grain`."""
     lengths = np.diff(offsets)
-    longest = int(lengths.max())
+    longest = -(-int(lengths.max()) // grain) * grain
     position = np.arange(offsets[-1], dtype=np.int64) - np.repeat(offsets[:-1].astype(np.int64), lengths)
     slots = position + np.repeat(np.arange(len(lengths), dtype=np.int64) * longest, lengths)
     mask = np.arange(longest)[None, :] < lengths[:, None]

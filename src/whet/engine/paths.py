@@ -37,6 +37,8 @@ def choose_path(
 def _choose_path(
     model: Any, loss: Loss, config: TrainConfig, hardware: Hardware, tokens: Sequence[Tokens], ranks: Ranks
 ) -> tuple[Network, Stepper]:
+    if config.shard:
+        return _sharded(model, loss, config, hardware, ranks)
     reason = why_not_fused(model) or _why_not_here(hardware) or _why_not_together(hardware, ranks)
     if not reason:
         from whet.engine.fused.step import FusedNetwork, FusedStepper
@@ -51,16 +53,28 @@ def _choose_path(
         return fused, FusedStepper(fused, _loss_of(fused, loss), config, hardware)
     network = Network(model, hardware.device)
     network.why = "; ".join(filter(None, (reason, network.why_padded)))
-    stepper = Stepper(
-        model=model,
-        loss_of=_loss_of(network, loss),
-        optimizer=make_adamw(model, config),
-        hardware=hardware,
-        clip=config.clip,
-        seed=config.seed,
-        micro_rows=config.batch_size,
-    )
-    return network, stepper
+    return network, Stepper(**_stepper_settings(network, loss, config, hardware))
+
+
+def _sharded(model: Any, loss: Loss, config: TrainConfig, hardware: Hardware, ranks: Ranks) -> tuple[Network, Stepper]:
+    from whet.engine.shard import ShardedStepper, shard_model
+
+    plain = type(model)
+    network = Network(shard_model(model, hardware, ranks), hardware.device)
+    network.why = "; ".join(filter(None, ("its weights are split over the processes (--shard)", network.why_padded)))
+    return network, ShardedStepper(ranks, plain, **_stepper_settings(network, loss, config, hardware))
+
+
+def _stepper_settings(network: Network, loss: Loss, config: TrainConfig, hardware: Hardware) -> dict[str, Any]:
+    return {
+        "model": network.model,
+        "loss_of": _loss_of(network, loss),
+        "optimizer": make_adamw(network.model, config),
+        "hardware": hardware,
+        "clip": config.clip,
+        "seed": config.seed,
+        "micro_rows": config.batch_size,
+    }
 
 
 def choose_network(model: Any, hardware: Hardware) -> Network:

@@ -63,7 +63,7 @@ class Ranks:
             return
         import torch.distributed as dist
 
-        with self._answers():
+        with self.answers():
             for tensor in tensors:
                 dist.all_reduce(tensor)
 
@@ -81,7 +81,7 @@ class Ranks:
         whole = np.zeros((count, *part.shape[1:]), part.dtype)
         whole[places] = part
         tensor = torch.from_numpy(whole)
-        with self._answers():
+        with self.answers():
             dist.all_reduce(tensor, group=self.control)  # every place is zero in all processes but one
         return whole
 
@@ -95,7 +95,7 @@ class Ranks:
         import torch.distributed as dist
 
         found = torch.tensor([int(flag)])
-        with self._answers():
+        with self.answers():
             dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.control)
         return bool(found.item())
 
@@ -110,7 +110,7 @@ class Ranks:
         import torch.distributed as dist
 
         found: list[Any] = [None] * self.world
-        with self._answers():
+        with self.answers():
             dist.all_gather_object(found, value, group=self.control)
         return found
 
@@ -130,7 +130,7 @@ class Ranks:
             return
         import torch.distributed as dist
 
-        with self._answers():
+        with self.answers():
             dist.monitored_barrier(self.control, timeout=WORK)
 
     # Errors
@@ -172,10 +172,16 @@ class Ranks:
             raise
 
     @contextlib.contextmanager
-    def _answers(self) -> Iterator[None]:
+    def answers(self, *, computing: bool = False) -> Iterator[None]:
+        """What torch raises where another process is gone becomes what whet says about that.
+
+        Where there is also `computing` inside, an error may have other reasons, and its words decide.
+        """
         try:
             yield
-        except RuntimeError:
+        except RuntimeError as error:
+            if computing and not any(word in str(error) for word in ("gloo", "NCCL", "onnection", "imed out")):
+                raise
             raise self._lost() from None
 
     def _lost(self) -> WhetError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -49,6 +49,9 @@ class Window:
 class Stepper:
     """Turns the rows of a step into a step of the optimizer."""
 
+    lockstep: ClassVar[bool] = False
+    """Whether all processes must make the same passes: then none may try again with fewer rows."""
+
     model: torch.nn.Module
     loss_of: LossOf
     optimizer: torch.optim.Optimizer
@@ -74,8 +77,8 @@ class Stepper:
         seed_step(self.seed, step, self.rank)
         self.model.train()
         loss = torch.zeros((), device=self.hardware.device)
-        for micro, part in enumerate(split(share, self.micro_rows)):
-            loss += self.backward(feed.batch(part), weight, step=step, micro=micro)
+        for micro, (part, divisor) in enumerate(self.parts(rows, share, weight)):
+            loss += self.backward(feed.batch(part), divisor, step=step, micro=micro)
         if self.synchronized is not None:
             # Every process divided by the weight of all rows: the sum is what one process would have computed.
             self.sum_gradients(self.synchronized, computed=len(share) > 0)
@@ -83,6 +86,10 @@ class Stepper:
         self._update(step, loss, rate)
         self.window.steps += 1
         self.window.rows += len(rows)
+
+    def parts(self, rows: Rows, share: Rows, weight: float) -> Sequence[tuple[Rows, float]]:
+        """The micro-batches of this process, each with what its loss is divided by."""
+        return [(part, weight) for part in split(share, self.micro_rows)]
 
     def sum_gradients(self, summed: Callable[[Sequence[Tensor]], None], *, computed: bool) -> None:
         """Gradients over all processes; one that had no row to compute takes part with zeros."""
@@ -126,9 +133,13 @@ class Stepper:
         """The inverse of `tensors`."""
         load_state_tensors(groups, self.model, self.optimizer)
 
+    def finished_model(self) -> Any:
+        """The module with the current weights, to be written. Asked of every process, for some must gather it."""
+        self.tensors()  # brings the module up to date with what the step computes on
+        return self.model
+
     def _update(self, step: int, loss: Tensor, rate: float) -> None:
-        limit = self.clip if self.clip > 0 else float("inf")
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
+        norm = self.clipped(self.clip if self.clip > 0 else float("inf"))
         good = self.note(step, loss, norm)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -140,6 +151,10 @@ class Stepper:
             self.optimizer.found_inf = (~good).float()  # type: ignore[attr-defined]
             self.optimizer.step()
         self.zero()
+
+    def clipped(self, limit: float) -> Tensor:
+        """Gradients no longer than this together; how long they were."""
+        return torch.nn.utils.clip_grad_norm_(self.parameters, limit)
 
     def note(self, step: int, loss: Tensor, norm: Tensor) -> Tensor:
         """Add the step to the window; whether it may reach the weights, as a flag on the device."""

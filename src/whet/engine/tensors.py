@@ -44,10 +44,10 @@ def model_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
     """Weights and persistent buffers, each stored once even where two names share it."""
     seen: set[int] = set()
     unique = {}
-    for name, tensor in model.state_dict().items():
-        if tensor.data_ptr() not in seen or tensor.numel() == 0:
-            seen.add(tensor.data_ptr())
-            unique[name] = tensor
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            unique[name] = tensor.detach()
     return unique
 
 

@@ -55,6 +55,7 @@ def rate(s: Signs, factor: float, otherwise: str = "") -> str:
 
 
 def epochs(s: Signs, factor: float) -> str:
+    factor = max(factor, 0.1)  # the best evaluation may be the one before the first step
     if s.seen.epochs:
         return f"--epochs {max(s.seen.epochs * factor, 0.1):.2g}"
     return f"--epochs × {factor:.2g}"

@@ -60,6 +60,6 @@ def tracker_callbacks(args: TrainingArguments) -> list[Any]:
     """What tells the trackers that report_to names."""
     if not args.trackers:
         return []
-    from whet.trainer.trackers import TrackerCallback, make_trackers
+    from whet.trainer.trackers import TrackerCallback, trackers_of
 
-    return [TrackerCallback(make_trackers(args))]
+    return [TrackerCallback(trackers_of(args))]

@@ -57,10 +57,12 @@ class CpuPieces:
         )
         _put(flat.gradient("embeddings.LayerNorm.weight"), d_gamma, add)
         _put(flat.gradient("embeddings.LayerNorm.bias"), d_beta, add)
-        self._put_rows(flat.gradient("embeddings.word_embeddings.weight"), inputs.ids, d_total, add)
-        self._put_rows(flat.gradient("embeddings.position_embeddings.weight"), inputs.positions, d_total, add)
+        count = len(inputs.layout.slots)
+        d_total, ids = d_total[:count], inputs.ids[:count]
+        self._put_rows(flat.gradient("embeddings.word_embeddings.weight"), ids, d_total, add)
+        self._put_rows(flat.gradient("embeddings.position_embeddings.weight"), inputs.positions[:count], d_total, add)
         if flat.has("embeddings.token_type_embeddings.weight"):
-            types = torch.zeros_like(inputs.ids) if inputs.types is None else inputs.types
+            types = torch.zeros_like(ids) if inputs.types is None else inputs.types[:count]
             self._put_rows(flat.gradient("embeddings.token_type_embeddings.weight"), types, d_total, add)
 
     def clean(self) -> None:
@@ -82,40 +84,39 @@ class CpuPieces:
 
     def attention(self, qkv: Tensor, inputs: Inputs, shape: Shape, key: int) -> tuple[Tensor, Any]:
         layout: Layout = inputs.layout
-        grid = qkv.new_zeros(layout.rows * layout.longest, qkv.shape[1]).index_copy_(0, layout.slots, qkv)
+        grid = _onto_grid(qkv, layout)
         parts = grid.view(layout.rows, layout.longest, 3, shape.heads, shape.width).permute(2, 0, 3, 1, 4)
         query, keys, values = parts.reshape(3, -1, layout.longest, shape.width).unbind(0)
         context, saved = self._attend(query, keys, values, layout, shape, key)
         context = context.view(layout.rows, shape.heads, layout.longest, shape.width).transpose(1, 2)
-        return context.reshape(-1, shape.hidden).index_select(0, layout.slots), (*saved, layout, shape)
+        return _off_grid(context.reshape(-1, shape.hidden), layout, len(qkv)), (*saved, layout, shape)
 
     def attention_backward(self, gradient: Tensor, saved: Any) -> Tensor:
         *inner, layout, shape = saved
-        grid = gradient.new_zeros(layout.rows * layout.longest, shape.hidden).index_copy_(0, layout.slots, gradient)
+        grid = _onto_grid(gradient, layout)
         grid = grid.view(layout.rows, layout.longest, shape.heads, shape.width).transpose(1, 2)
         parts = self._attend_backward(grid.reshape(-1, layout.longest, shape.width), inner, shape)
         joined = torch.stack(parts).view(3, layout.rows, shape.heads, layout.longest, shape.width)
-        return joined.permute(1, 3, 0, 2, 4).reshape(-1, 3 * shape.hidden).index_select(0, layout.slots)
+        return _off_grid(joined.permute(1, 3, 0, 2, 4).reshape(-1, 3 * shape.hidden), layout, len(gradient))
 
     def attention_of_first(
         self, query: Tensor, keys_values: Tensor, inputs: Inputs, shape: Shape, key: int
     ) -> tuple[Tensor, Any]:
         layout: Layout = inputs.layout
-        grid = keys_values.new_zeros(layout.rows * layout.longest, keys_values.shape[1])
-        grid.index_copy_(0, layout.slots, keys_values)
+        grid = _onto_grid(keys_values, layout)
         parts = grid.view(layout.rows, layout.longest, 2, shape.heads, shape.width).permute(2, 0, 3, 1, 4)
         keys, values = parts.reshape(2, -1, layout.longest, shape.width).unbind(0)
         asked = query.view(layout.rows * shape.heads, 1, shape.width)
         context, saved = self._attend(asked, keys, values, layout, shape, key)
-        return context.reshape(layout.rows, shape.hidden), (*saved, layout, shape)
+        return context.reshape(layout.rows, shape.hidden), (*saved, layout, shape, len(keys_values))
 
     def attention_of_first_backward(self, gradient: Tensor, saved: Any) -> tuple[Tensor, Tensor]:
-        *inner, layout, shape = saved
+        *inner, layout, shape, count = saved
         d_context = gradient.reshape(layout.rows * shape.heads, 1, shape.width)
         d_query, d_keys, d_values = self._attend_backward(d_context, inner, shape)
         joined = torch.stack((d_keys, d_values)).view(2, layout.rows, shape.heads, layout.longest, shape.width)
         flat = joined.permute(1, 3, 0, 2, 4).reshape(-1, 2 * shape.hidden)
-        return d_query.reshape(layout.rows, shape.hidden), flat.index_select(0, layout.slots)
+        return d_query.reshape(layout.rows, shape.hidden), _off_grid(flat, layout, count)
 
     def _attend(
         self, query: Tensor, keys: Tensor, values: Tensor, layout: Layout, shape: Shape, key: int
@@ -197,9 +198,31 @@ class CpuPieces:
         dropped = round(rate * 65536)
         bits = np.random.SFC64(np.random.SeedSequence([self.seed, self.step, self.micro, key]))
         count = shape.numel()
-        raw = np.random.Generator(bits).bytes(2 * count)
-        keep = torch.from_numpy(np.frombuffer(raw, dtype=np.uint16) >= dropped).view(shape)
-        return keep.to(kind).mul_(65536 / (65536 - dropped))
+        drawn = bits.random_raw(-(-count // 4)).view(np.uint16)[:count]
+        return _factors(drawn >= dropped, 65536 / (65536 - dropped), kind).view(shape)
+
+
+def _onto_grid(tokens: Tensor, layout: Layout) -> Tensor:
+    """From one after another, with filling behind them, to [rows × longest], zeros where there is no token."""
+    grid = tokens.new_zeros(layout.rows * layout.longest, tokens.shape[1])
+    return grid.index_copy_(0, layout.slots, tokens[: len(layout.slots)])
+
+
+def _off_grid(grid: Tensor, layout: Layout, count: int) -> Tensor:
+    """The inverse: `count` with the filling, which is zero."""
+    tokens = grid.new_empty(count, grid.shape[1])
+    torch.index_select(grid, 0, layout.slots, out=tokens[: len(layout.slots)])
+    tokens[len(layout.slots) :] = 0
+    return tokens
+
+
+def _factors(kept: Any, factor: float, kind: torch.dtype) -> Tensor:
+    """The factor where something is kept, else 0. numpy knows no bf16, but a product with its bits is as good."""
+    value = torch.tensor(factor, dtype=kind)
+    if kind == torch.bfloat16:
+        pattern = value.view(torch.int16).numpy()
+        return torch.from_numpy(kept * pattern).view(kind)
+    return torch.from_numpy(kept * value.numpy())
 
 
 def _put(into: Tensor, value: Tensor, add: bool) -> None:

@@ -24,6 +24,9 @@ from whet.engine.step import LossOf, Stepper
 from whet.engine.tensors import Groups, model_tensors
 from whet.errors import ArtifactError
 
+GRID_GRAIN = 8
+"""The length of attention's grid on the CPU is a multiple of this, for the same reason as `bucket`."""
+
 
 class FusedNetwork(Network):
     """Logits by the hand-written encoder and the library's own head."""
@@ -88,9 +91,12 @@ class FusedNetwork(Network):
         }
         if packed.token_type_ids is not None:
             inputs["token_type_ids"] = packed.token_type_ids
+        grain = 1
+        if self.device.type == "cpu":
+            inputs, grain = {name: _in_bucket(array) for name, array in inputs.items()}, GRID_GRAIN
         tensors = {name: torch.from_numpy(array).to(self.device) for name, array in inputs.items()}
         labels = None if packed.labels is None else torch.from_numpy(packed.labels).to(self.device)
-        return Batch(tensors, labels, make_layout(packed.cu_seqlens, self.device))
+        return Batch(tensors, labels, make_layout(packed.cu_seqlens, self.device, grain))
 
     def _inputs(self, batch: Batch) -> Inputs:
         layout = batch.layout
@@ -104,6 +110,20 @@ class FusedNetwork(Network):
             layout.longest,
             layout,
         )
+
+
+def bucket(tokens: int) -> int:
+    """So many tokens rounded up, to at most sixteen sizes between one power of two and the next.
+
+    oneDNN builds and keeps code for every shape of a product: with a shape a step that is 10 MB a step.
+    """
+    grain = max(16, 1 << max(0, tokens.bit_length() - 5))
+    return -(-tokens // grain) * grain
+
+
+def _in_bucket(array: Any) -> Any:
+    """With zeros behind the tokens: they belong to no row, attention leaves them out, and their gradient is zero."""
+    return np.pad(array, (0, bucket(len(array)) - len(array)))
 
 
 def head_logits(model: Any, hidden: Tensor) -> Tensor:

@@ -1,0 +1,42 @@
+"""Running out of memory, under the names that has, and how much was used."""
+
+from __future__ import annotations
+
+import torch
+
+from whet.errors import EnvironmentFault
+
+
+def is_memory_error(error: BaseException) -> bool:
+    """Whether this is the device or the host running out of memory, under any of the names that has."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    words = ("can't allocate memory", "out of memory", "not enough memory", "bad_alloc", "could not create a primitive")
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+
+
+def no_room_for_one_row(error: BaseException) -> EnvironmentFault:
+    """The end of halving."""
+    return EnvironmentFault(
+        f"One row at a time does not fit into memory: {str(error).splitlines()[0][:200]}.",
+        "Try a shorter --max-length or a smaller --model.",
+    )
+
+
+def no_room_together(error: BaseException, rows: int) -> EnvironmentFault:
+    """Where one process cannot take fewer rows without the others."""
+    return EnvironmentFault(
+        f"{rows} rows at a time do not fit into memory: {str(error).splitlines()[0][:200]}.",
+        f"With --shard rows are not halved by themselves: try --batch-size {max(1, rows // 2)} --accumulate 2.",
+    )
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """Peak memory of this process: on the GPU where it computes there, else of the host."""
+    import resource
+    import sys
+
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
