@@ -53,6 +53,27 @@ def test_bootstrap_of_rankings_agrees_with_bootstrap_by_rows(name):
     assert (fast.low, fast.high) == pytest.approx((plain.low, plain.high), abs=0.02)
 
 
+@pytest.mark.parametrize("name", ["pearson", "spearman"])
+def test_correlations_of_all_resamples_at_once_are_those_of_one_after_another(name, monkeypatch):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 60) / 2  # with ties
+    predictions = [(labels + rng.normal(size=60)).round(1), np.where(labels > 0, 1e200, -1e200)]
+    measure, calls = METRICS[name], []
+    plain = paired(labels, *predictions, lambda truth, said: measure(truth, said), resamples=50)
+    monkeypatch.setitem(METRICS, name, lambda truth, said: calls.append(1) or measure(truth, said))
+    found = paired(labels, *predictions, name, resamples=50)
+    assert (found.low, found.high) == pytest.approx((plain.low, plain.high), abs=1e-12)
+    assert len(calls) == 2  # the scores themselves; no resample was measured by itself
+
+
+def test_a_resample_that_is_all_alike_has_no_correlation():
+    labels, predictions = np.array([0.0, 1.0, 1.0]), np.array([0.0, np.inf, 2.0])
+    for name in ("pearson", "spearman"):
+        plain = bootstrap(lambda truth, said, name=name: METRICS[name](truth, said), labels, predictions, resamples=40)
+        found = bootstrap(name, labels, predictions, resamples=40)
+        assert (found.low, found.high) == pytest.approx((plain.low, plain.high), abs=1e-12)
+
+
 def test_bootstrap_is_the_same_for_the_same_seed_only():
     labels, predictions = labels_and_predictions()
     assert bootstrap("f1", labels, predictions) == bootstrap("f1", labels, predictions)

@@ -19,7 +19,7 @@ import numpy as np
 from whet.errors import UsageError
 from whet.metrics import counts as of
 from whet.metrics import rankings
-from whet.metrics.arrays import Array, as_array, check_rows, flat_column
+from whet.metrics.arrays import Array, as_array, as_floats, check_rows, flat_column
 from whet.metrics.scores import TASK_METRICS, checked, evidence, metric_named, one_label_a_row, score
 
 Metric = str | Callable[[Array, Array], float]
@@ -56,6 +56,44 @@ _WEIGHTED: dict[str, Weighted] = {
     "roc_auc": partial(rankings.ranked, rankings.roc_auc),
     "average_precision": partial(rankings.ranked, rankings.average_precision),
 }
+
+Resampled = Callable[[Array, Array, Array], Array]
+"""A metric of (labels [n], predictions [n], rows drawn [resamples, n]): one value a resample."""
+
+
+def _pearsons(truth: Array, said: Array, rows: Array) -> Array:
+    return _correlations(truth[rows], said[rows])
+
+
+def _spearmans(truth: Array, said: Array, rows: Array) -> Array:
+    found = _correlations(_resampled_ranks(truth, rows), _resampled_ranks(said, rows))
+    return np.where(np.isfinite(said[rows]).all(axis=1), found, 0.0)
+
+
+def _correlations(x: Array, y: Array) -> Array:
+    """`scores.pearson` of each pair of rows; sums and no matrix products, which would start threads for each."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        defined = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
+        defined &= (np.ptp(x, axis=1) > 0) & (np.ptp(y, axis=1) > 0)
+        # Scaled before they are multiplied: neither 1e200 nor 1e-200 may overflow or vanish.
+        x, y = (each / np.abs(each).max(axis=1, keepdims=True) for each in (x, y))
+        x, y = (each - each.mean(axis=1, keepdims=True) for each in (x, y))
+        products, squares = np.einsum("ij,ij->i", x, y), [np.einsum("ij,ij->i", each, each) for each in (x, y)]
+        norms = np.sqrt(squares[0]) * np.sqrt(squares[1])
+        return np.where(defined & (norms > 0), np.clip(products / norms, -1.0, 1.0), 0.0)
+
+
+def _resampled_ranks(values: Array, rows: Array) -> Array:
+    """Ranks within each resample, equal values sharing the mean of theirs: counted, so that nothing is sorted."""
+    distinct, group = np.unique(values, return_inverse=True)
+    drawn = group[rows]
+    places = drawn + len(distinct) * np.arange(len(rows))[:, None]
+    counts = np.bincount(places.ravel(), minlength=len(distinct) * len(rows)).reshape(len(rows), -1)
+    ranks = np.cumsum(counts, axis=1) - (counts - 1) / 2
+    return np.asarray(np.take_along_axis(ranks, drawn, axis=1))
+
+
+_RESAMPLED: dict[str, Resampled] = {"pearson": _pearsons, "spearman": _spearmans}
 
 _CELLS_AT_ONCE = 250_000  # resamples are drawn in blocks of at most this many numbers: they stay in the cache
 
@@ -215,6 +253,12 @@ def _draws(
     random = np.random.default_rng(seed)
     if isinstance(metric, str) and metric in _WEIGHTED:
         yield from _weighted_draws(_WEIGHTED[metric], truth, said, resamples, random)
+        return
+    if isinstance(metric, str) and metric in _RESAMPLED and truth.ndim == 1:
+        labels, *numbers = (as_floats(each, "labels") for each in (truth, *said))
+        for size in _blocks(resamples, len(truth)):
+            rows = random.integers(0, len(truth), size=(size, len(truth)))
+            yield tuple(_RESAMPLED[metric](labels, each, rows) for each in numbers)
         return
     measure = metric_named(metric) if isinstance(metric, str) else metric
     for size in _blocks(resamples, len(truth)):
