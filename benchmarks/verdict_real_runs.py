@@ -75,19 +75,20 @@ class Cause:
 
 # Where more than one verdict is right, the cause shows in either way, and the advice is the same or nearly so.
 CAUSES = (
-    Cause("usual settings", ("healthy", "plateau"), settings={"epochs": 3}),
-    Cause("a lower rate, longer", ("healthy", "plateau"), settings={"epochs": 4, "learning_rate": 2e-5}),
-    Cause("rate × 100", ("rate-too-high", "diverging"), settings={"learning_rate": 5e-3, "epochs": 2}),
+    Cause("usual settings, one epoch", ("healthy", "plateau"), settings={"epochs": 1}),
+    Cause("a lower rate, two epochs", ("healthy", "plateau"), settings={"epochs": 2, "learning_rate": 2e-5}),
+    Cause("rate × 100", ("rate-too-high", "diverging"), 1500, settings={"learning_rate": 5e-3, "epochs": 2}),
     Cause(
         "rate × 100, no clipping",
         ("diverging", "rate-too-high"),
+        1500,
         settings={"learning_rate": 5e-3, "epochs": 2, "clip": 0.0, "schedule": "constant"},
     ),
     Cause("rate ÷ 1000", ("rate-too-low",), 1500, settings={"learning_rate": 5e-8}),
     Cause("rate ÷ 100", ("rate-too-low", "underfitting"), 1500, settings={"learning_rate": 5e-7}),
     Cause("5% of the rows, 30 epochs", ("overfitting",), 150, settings={"epochs": 30}),
-    Cause("twenty epochs", ("overfitting",), 600, settings={"epochs": 20}),
-    Cause("shuffled labels, fifteen epochs", ("label-noise-suspected",), 500, shuffled, {"epochs": 15}),
+    Cause("twenty epochs", ("overfitting",), 400, settings={"epochs": 20}),
+    Cause("shuffled labels, fifteen epochs", ("label-noise-suspected",), 400, shuffled, {"epochs": 15}),
     Cause("shuffled labels, one epoch", ("not-learning",), 2000, shuffled, {"epochs": 1}),
     Cause("leaked validation", ("leak-suspected",), 400, leaked, {"epochs": 8, "allow": ("leak",)}),
     Cause(
@@ -152,7 +153,7 @@ def train(data: Path, out: Path, name: str, cause: Cause, model: str) -> RunFold
         shutil.rmtree(path, ignore_errors=True)
         source = prepare(data, out / "data" / path.name, name, cause)
         with suppress(Diverged):  # the records say so, and that is what is judged
-            whet.fit(str(source), model=model, run=str(path), evaluations=12, **cause.settings)
+            whet.fit(str(source), model=model, run=str(path), evaluations=12, probe_rows=300, **cause.settings)
         for heavy in ("checkpoints", "model"):
             shutil.rmtree(path / heavy, ignore_errors=True)
         done.touch()
