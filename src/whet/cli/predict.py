@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +13,24 @@ import click
 from whet.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from whet.config import DataConfig
+    from whet.data.export_csv import OwnRows
     from whet.predict import Prediction
 
-OUTPUTS = (".csv", ".jsonl", ".json", ".parquet")
+
+@dataclass(frozen=True)
+class Given:
+    """What is to be labelled: of a source, the numbers of its rows in each split."""
+
+    texts: list[str]
+    pairs: list[str] | None
+    rows: dict[str, list[int]]
 
 
 @click.command()
 @click.argument("run")
 @click.argument("source", required=False)
-@click.option("-o", "--output", metavar="FILE", help="Write .csv, .jsonl or .parquet instead of the terminal.")
+@click.option("-o", "--output", metavar="FILE", help="Write the rows with their labels: .csv, .tsv, .jsonl, .parquet.")
 @click.option("--text", help="Label this text.")
 @click.option("--pair", help="And this second text.")
 @click.option("--text-column", help="Name of the text column, if not that of the training data.")
@@ -44,7 +54,8 @@ def predict(
 ) -> None:
     """Label new texts with a trained model, in input order.
 
-    RUN is a run folder or a model folder; SOURCE a file with the columns of the training data.
+    RUN is a run folder or a model folder; SOURCE a file with the columns of the training data. A file written with
+    -o has the rows and columns of SOURCE as they are, and behind them the label and its probability.
     """
     if (text is None) == (source is None):
         raise UsageError(
@@ -54,99 +65,121 @@ def predict(
         _check_output(Path(output), source)
     if text is not None and not text.strip():
         raise UsageError("--text is empty.", "Give a text to label.")
-    if text is not None:
-        texts, pairs, rows = [text], None if pair is None else [pair], [1]
-    else:
-        texts, pairs, rows = _read(run, str(source), text_column, pair_column, reading)
+    with tempfile.TemporaryDirectory(prefix="whet-") as scratch:
+        if text is not None:
+            given, own = _one_text(text, pair)
+        else:
+            from whet.data.sources import readable_twice
 
-    from whet.predict import load
+            source = readable_twice(str(source), Path(scratch))
+            config = _settings(run, source, text_column, pair_column, reading)
+            given = _read(source, config)
+            own = _own(source, config, Path(scratch), Path(output)) if output is not None else {}
+        from whet.predict import load
 
-    predictions = load(run, device=device).predict(texts, pairs)
-    table = [_flat(row, prediction) for row, prediction in zip(rows, predictions, strict=True)]
-    if output:
-        _write(Path(output), table, texts, pairs)
-        click.echo(f"{len(table)} predictions in {output}", err=True)
-    elif as_json:
+        predictions = load(run, device=device).predict(given.texts, given.pairs)
+        if output is not None:
+            _write(Path(output), given, own, predictions, with_row=reading["drop_empty"])
+            return
+    numbers = [row for rows in given.rows.values() for row in rows]
+    table = [{"row": row, **_flat(each)} for row, each in zip(numbers, predictions, strict=True)]
+    if as_json:
         for line in table:
             click.echo(json.dumps(line, ensure_ascii=False))
     else:
         _print(table)
 
 
-def _read(
-    run: str, source: str, text: str | None, pair: str | None, reading: dict[str, Any]
-) -> tuple[list[str], list[str] | None, list[int]]:
-    from whet.data.examples import load_examples
+def _one_text(text: str, pair: str | None) -> tuple[Given, dict[str, list[OwnRows]]]:
+    import pyarrow as pa
+
+    from whet.config import DataConfig
+    from whet.data.export_csv import OwnRows
+    from whet.data.open_files import mend_surrogates
+    from whet.data.raw import from_table
+
+    # Bytes of the command line that are no text arrive as surrogates.
+    texts = {name: [mend_surrogates(each)[0]] for name, each in (("text", text), ("pair", pair)) if each is not None}
+    own = OwnRows(tuple(texts), from_table(pa.table(texts), "--text"), DataConfig())
+    return Given(texts["text"], texts.get("pair"), {"test": [1]}), {"test": [own]}
+
+
+def _settings(run: str, source: str, text: str | None, pair: str | None, reading: dict[str, Any]) -> DataConfig:
+    """How to read the source: with the columns of the training data, unless others are named."""
+    from whet.config import make_config
     from whet.runs.store import RunFolder
 
     columns: dict[str, Any] = {}
     if (Path(run) / "data.json").is_file():
         columns = RunFolder.open(run).data.get("columns", {})
-    from whet.config import make_config
-
     names = {"text": text or columns.get("text"), "pair": pair or columns.get("pair")}
-    config = make_config({"source": source, **names, **reading})
+    return make_config({"source": source, **names, **reading}).data
+
+
+def _read(source: str, config: DataConfig) -> Given:
+    from whet.data.examples import load_examples
+
     try:
-        splits = load_examples(source, config.data, labelled=False).splits
+        splits = load_examples(source, config, labelled=False).splits
     except DataError as error:
         # Here --text is a text to label.
         error.hint = error.hint.replace("--text", "--text-column").replace("--pair", "--pair-column")
         raise
     texts: list[str] = []
     pairs: list[str] = []
-    rows: list[int] = []
     for split in splits.values():
         texts += split["text"][:]
-        rows += split["row"][:]
         pairs += split["pair"][:] if "pair" in split.column_names else []
-    return texts, pairs or None, rows
+    return Given(texts, pairs or None, {name: list(split["row"][:]) for name, split in splits.items()})
+
+
+def _own(source: str, config: DataConfig, scratch: Path, output: Path) -> dict[str, list[OwnRows]]:
+    """The source's own tables, under the names that its splits have as examples."""
+    from whet.data.export_csv import own_rows
+
+    splits = own_rows(source, config, scratch)
+    for table in (each for tables in splits.values() for each in tables):
+        if table.file is not None and output.exists() and output.samefile(table.file):
+            raise UsageError(f"{str(output)!r} is both read and written.", "Choose another file for -o.")
+    return {"test": splits["train"]} if list(splits) == ["train"] else splits
 
 
 def _check_output(path: Path, source: str | None) -> None:
     """Before anything is computed: a file that can be written, and that is not the one being read."""
+    from whet.data.export_csv import OUTPUTS
+
     if path.suffix.lower() not in OUTPUTS:
-        raise UsageError(f"The output file is {str(path)!r}.", "It must end in .csv, .jsonl, .json or .parquet.")
+        listed = f"{', '.join(OUTPUTS[:-1])} or {OUTPUTS[-1]}"
+        raise UsageError(f"The output file is {str(path)!r}.", f"It must end in {listed}.")
     if not path.parent.is_dir():
         raise UsageError(f"There is no folder {str(path.parent)!r} to write {path.name} to.")
     if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
         raise UsageError(f"{source!r} is both read and written.", "Choose another file for -o.")
 
 
-def _flat(row: int, prediction: Prediction) -> dict[str, Any]:
-    label = prediction.label
+def _flat(prediction: Prediction) -> dict[str, Any]:
     named = {f"p({name})": round(value, 6) for name, value in prediction.probabilities.items()}
-    return {"row": row, "label": label, "probability": prediction.probability, **named}
+    return {"label": prediction.label, "probability": prediction.probability, **named}
 
 
-def _write(path: Path, table: list[dict[str, Any]], texts: list[str], pairs: list[str] | None) -> None:
-    rows: Iterable[dict[str, Any]] = (
-        {"row": line["row"], "text": texts[i], **({"pair": pairs[i]} if pairs else {}), **line}
-        for i, line in enumerate(table)
-    )
-    suffix = path.suffix.lower()
-    if suffix == ".csv":
-        import csv
+def _write(
+    path: Path, given: Given, own: dict[str, list[OwnRows]], predictions: list[Prediction], *, with_row: bool
+) -> None:
+    """The source's rows as they are, with what the model says; their numbers only where some were left out."""
+    from whet.data.export_csv import free_names, picked, write_rows
 
-        from whet.data.export_csv import harmless_cell
-
-        with open(path, "w", newline="", encoding="utf-8") as file:
-            writer = None
-            for line in rows:
-                if writer is None:
-                    writer = csv.DictWriter(file, fieldnames=list(line))
-                    writer.writeheader()
-                shown = {key: "|".join(value) if isinstance(value, list) else value for key, value in line.items()}
-                writer.writerow({k: harmless_cell(v) if isinstance(v, str) else v for k, v in shown.items()})
-    elif suffix in (".jsonl", ".json"):
-        with open(path, "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in rows)
-    elif suffix == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        pq.write_table(pa.Table.from_pylist(list(rows)), path)
-    else:
-        raise UsageError(f"The output file is {str(path)!r}.", "It must end in .csv, .jsonl or .parquet.")
+    numbers = [row for rows in given.rows.values() for row in rows]
+    added = [
+        {**({"row": row} if with_row else {}), **_flat(each)} for row, each in zip(numbers, predictions, strict=True)
+    ]
+    columns = list(dict.fromkeys(name for split in given.rows for table in own[split] for name in table.columns))
+    names = free_names({name: "predicted" if name == "label" else f"predicted_{name}" for name in added[0]}, columns)
+    chunks = (chunk for split, rows in given.rows.items() for chunk in picked(own[split], rows))
+    write_rows(path, columns, chunks, [{names[name]: value for name, value in line.items()} for line in added])
+    if moved := {name: other for name, other in names.items() if name != other}:
+        taken, instead = (", ".join(map(repr, each)) for each in (moved, moved.values()))
+        click.echo(f"The input has {taken} of its own; what the model says is in {instead}.", err=True)
+    click.echo(f"{len(added)} predictions in {path}", err=True)
 
 
 def _print(table: list[dict[str, Any]]) -> None:

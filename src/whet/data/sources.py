@@ -119,6 +119,19 @@ def _with_given_splits(found: Source, config: DataConfig) -> Source:
     return Source(found.kind, found.name, files, found.value, found.notes)
 
 
+def readable_twice(name: str, scratch: Path) -> str:
+    """The source, or the file that now holds what could be read only once: standard input, a pipe."""
+    try:
+        if name == "-":
+            return str(_spool(sys.stdin.buffer, scratch))
+        if Path(name).expanduser().is_fifo():
+            with open(Path(name).expanduser(), "rb") as stream:
+                return str(_spool(stream, scratch))
+    except OSError as error:
+        raise DataError(f"the name {name[:80]!r} cannot be a path: {error.strerror}.") from None
+    return name
+
+
 def _spool(stream: BinaryIO, scratch: Path) -> Path:
     """A stream on disk: it has to be looked at more than once."""
     path = scratch / "standard input"
@@ -168,11 +181,12 @@ def read_file(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
     start = first_bytes(path, 4096)
     if not start:
         raise DataError("the file is empty.", file=path.name)
-    reader = _reader(path, start)
+    reader = reader_of(path, start)
     return reader(path, config, scratch)
 
 
-def _reader(path: Path, start: bytes) -> Reader:
+def reader_of(path: Path, start: bytes) -> Reader:
+    """Which reader takes a file with this name and these first bytes."""
     from whet.data.excel import read_excel
     from whet.data.json_files import read_json
 
