@@ -221,6 +221,21 @@ def test_near_name_is_suggested(tmp_path: Path) -> None:
         load(tmp_path / "reviws.csv")
 
 
+@pytest.mark.parametrize("name", ["reviews.tsv", "Reviews.parquet", "reviews.jsonl.gz"])
+def test_the_same_name_with_another_ending_is_suggested(tmp_path: Path, name: str) -> None:
+    for beside in (name, "reviews.py", "reviewers.csv"):
+        write(tmp_path / beside, "x")
+    with pytest.raises(DataError, match=f"Did you mean '.*{name}'"):
+        load(tmp_path / "reviews.csv")
+
+
+def test_a_file_is_suggested_for_a_name_that_is_no_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "reviews.csv", as_csv(ROWS))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((EnvironmentFault, DataError), match=r"Did you mean 'reviews\.csv'"):
+        load("reviews")
+
+
 def test_pickles_are_not_opened(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"\.pkl are not read"):
         load(write(tmp_path / "a.pkl", b"\x80\x04."))

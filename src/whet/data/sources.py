@@ -14,9 +14,9 @@ from whet.config import DataConfig
 from whet.data.arrow_files import read_arrow, read_parquet
 from whet.data.column_names import SPLITS
 from whet.data.delimited import read_delimited
-from whet.data.open_files import first_bytes, plain_suffix
+from whet.data.open_files import COMPRESSED_SUFFIXES, first_bytes, plain_suffix
 from whet.data.raw import RawSplit, join
-from whet.errors import DataError
+from whet.errors import DataError, WhetError
 
 Reader = Callable[[Path, DataConfig, Path], RawSplit]
 DELIMITED = (".csv", ".tsv", ".tab", ".txt", ".psv")
@@ -96,14 +96,34 @@ def _like_hub_name(name: str) -> bool:
 
 
 def _neighbours(path: Path) -> str:
-    from whet.errors import nearest
+    return _did_you_mean(path) or "Check the path."
+
+
+def _did_you_mean(path: Path) -> str:
+    """The entry beside it that is called the same but for its ending; else one that is called almost so."""
+    from difflib import get_close_matches
+
+    from whet.data.folders import TABLES
 
     try:
-        names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        names = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
     except OSError:
         names = []
-    hint = nearest(path.name, names) if names else ""
-    return hint if hint.startswith("Did you mean") else "Check the path."
+    names.sort(key=lambda name: plain_suffix(name) not in TABLES)  # what can be read first
+    bare = {name: _without_ending(name, TABLES) for name in names}
+    own = _without_ending(path.name, TABLES)
+    near = get_close_matches(own, [each for each in bare.values() if each], n=1, cutoff=0.6)
+    close = [own] if own in bare.values() else near
+    found = [name for name in names if bare[name] in close] or get_close_matches(path.name, names, n=1, cutoff=0.6)
+    return f"Did you mean {str(path.with_name(found[0]))!r}?" if found else ""
+
+
+def _without_ending(name: str, endings: tuple[str, ...]) -> str:
+    """`reviews` for `Reviews.csv.gz`."""
+    bare = name.casefold()
+    while Path(bare).suffix in (*endings, *COMPRESSED_SUFFIXES):
+        bare = bare[: -len(Path(bare).suffix)]
+    return bare
 
 
 def _with_given_splits(found: Source, config: DataConfig) -> Source:
@@ -146,7 +166,11 @@ def read_source(source: Source, config: DataConfig, scratch: Path) -> dict[str, 
     if source.kind == "hub":
         from whet.data.hub import load_hub
 
-        splits = read_objects(load_hub(source.value), source.name)
+        try:
+            splits = read_objects(load_hub(source.value), source.name)
+        except WhetError as error:
+            error.hint = f"{_did_you_mean(Path(source.name))} {error.hint}".strip()
+            raise
     elif source.kind == "object":
         splits = read_objects(source.value, source.name)
     elif source.kind == "labelled folders":
