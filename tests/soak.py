@@ -19,6 +19,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from soak_ranks import TwoRanks
+
 from whet.playground import SAVE_EVERY
 from whet.selftest import Laboratory, Outcome, Tally, warm_process
 
@@ -47,6 +49,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--signals", type=int, default=200, help="trials with SIGTERM or SIGINT")
     parser.add_argument("--corruptions", type=int, default=10_000, help="damages to checkpoints")
     parser.add_argument("--damaged-runs", type=int, default=90, help="damages inside a run that then goes on")
+    parser.add_argument("--rank-kills", type=int, default=100, help="trials with kill -9 of one or both of two ranks")
     parser.add_argument("--boundaries", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=REPORT)
@@ -66,6 +69,9 @@ def trials(laboratory: Laboratory, asked: argparse.Namespace) -> Iterator[Tally]
             )
     yield repeat(Tally("SIGTERM or SIGINT at a random moment"), laboratory.interrupt, asked.signals)
     yield repeat(Tally("newest checkpoint damaged, run goes on"), laboratory.corrupt, asked.damaged_runs)
+    if asked.rank_kills:
+        tally = Tally("two ranks, one or both killed at a random moment")
+        yield repeat(tally, TwoRanks(laboratory).kill, asked.rank_kills)
 
 
 def repeat(tally: Tally, trial: Callable[[Any], None], count: int) -> Tally:
@@ -93,12 +99,13 @@ def report(outcome: Outcome, asked: argparse.Namespace, laboratory: Laboratory) 
 def _how(outcome: Outcome, asked: argparse.Namespace) -> str:
     command = (
         f"python tests/soak.py --kills {asked.kills} --signals {asked.signals} --corruptions {asked.corruptions} "
-        f"--damaged-runs {asked.damaged_runs} --seed {asked.seed}{'' if asked.boundaries else ' --no-boundaries'}"
+        f"--damaged-runs {asked.damaged_runs} --rank-kills {asked.rank_kills} --seed {asked.seed}"
+        f"{'' if asked.boundaries else ' --no-boundaries'}"
     )
     return f"""Written by `{command}`;
 `make soak` runs the whole bar. {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores ({platform.machine()}),
-Python {platform.python_version()}, torch {version("torch")}, transformers {version("transformers")}, one process, on
-the CPU; {outcome.seconds / 60:.0f} minutes.
+Python {platform.python_version()}, torch {version("torch")}, transformers {version("transformers")}, on the
+CPU; {outcome.seconds / 60:.0f} minutes.
 
 A trial trains a tiny BERT for 24 steps (dropout on, rows shuffled, a checkpoint every {SAVE_EVERY} steps and at each
 best evaluation), interrupts it, runs the same command again, and compares the finished run with one that was left
