@@ -1,0 +1,98 @@
+"""Captured steps on CUDA: the training of the library's own layers, and the same bits every time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import random_tokens, small_model
+from whet.config import make_config
+from whet.data.batches import Order
+from whet.data.columns import Task
+from whet.engine.devices import choose_hardware
+from whet.engine.feed import TokenFeed
+from whet.engine.losses import Loss
+from whet.engine.paths import choose_path
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+]
+STEPS = 50
+FAMILIES = ("bert", "roberta", "distilbert", "electra")
+
+
+class Training:
+    """Steps of a small model on random rows, with the loss of each."""
+
+    def __init__(self, precision: str, *, family: str = "bert", dropout: float = 0.0, rows: int = 8) -> None:
+        config = make_config({"batch_size": 8, "device": "cuda", "precision": precision}).train
+        tokens, loss = random_tokens(90), Loss(Task("binary", ("no", "yes")), None, 0.0)
+        model = small_model(family, width=128, layers=3, dropout=dropout)
+        self.network, self.stepper = choose_path(model, loss, config, choose_hardware("cuda", precision), [tokens])
+        self.stepper.micro_rows = rows
+        order = Order(rows=len(tokens), batch_size=8, seed=1, kind="random", lengths=tokens.lengths)
+        self.feed = TokenFeed(tokens, order, self.network, loss)
+
+    def losses(self, first: int = 0, last: int = STEPS) -> list[float]:
+        found = []
+        for step in range(first, last):
+            rows = self.feed.order.at(step)
+            self.stepper(step, self.feed, rows, rows, 2e-4)
+            found.append(float(self.stepper.window.loss))
+            self.stepper.window.clear()
+        return found
+
+    def state(self) -> dict[str, Any]:
+        return {
+            f"{group} {name}": tensor.detach().cpu().clone()
+            for group, tensors in self.stepper.tensors().items()
+            for name, tensor in tensors.items()
+        }
+
+
+def assert_same_bits(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_fifty_replayed_steps_have_the_losses_of_eager_ones(family: str) -> None:
+    replayed, eager = Training("bf16", family=family), Training("float32", family=family)
+    assert (replayed.network.path, eager.network.path) == ("fused", "packed")
+    np.testing.assert_allclose(replayed.losses(), eager.losses(), atol=0.03)
+
+
+def test_micro_batches_add_up_to_the_step() -> None:
+    np.testing.assert_allclose(Training("bf16", rows=3).losses(), Training("bf16").losses(), atol=0.03)
+
+
+@pytest.mark.parametrize("rows", [8, 3])
+def test_twice_the_same_training_gives_the_same_bits(rows: int) -> None:
+    one, other = (Training("bf16", dropout=0.1, rows=rows) for _ in range(2))
+    assert one.losses() == other.losses()
+    assert_same_bits(one.state(), other.state())
+
+
+def test_going_on_from_a_checkpoint_gives_the_same_bits() -> None:
+    whole, begun, resumed = (Training("bf16", dropout=0.1) for _ in range(3))
+    whole.losses()
+    begun.losses(0, 20)
+    saved = begun.stepper.tensors()
+    resumed.stepper.load({group: {n: t.cpu() for n, t in tensors.items()} for group, tensors in saved.items()})
+    resumed.losses(20, STEPS)
+    assert_same_bits(whole.state(), resumed.state())
+
+
+def test_dropout_differs_from_step_to_step() -> None:
+    training = Training("bf16", dropout=0.5)
+    rows = training.feed.order.at(0)
+    found = set()
+    for step in range(4):
+        training.stepper(step, training.feed, rows, rows, 0.0)
+        found.add(float(training.stepper.window.loss))
+        training.stepper.window.clear()
+    assert len(found) == 4
