@@ -106,3 +106,38 @@ def test_another_thread_has_only_the_deadline() -> None:
     thread.start()
     thread.join()
     assert found == [""]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("module", ["click", "whet.cli.options", "whet.train"])
+def test_a_signal_while_a_command_starts_is_said_and_leaves_with_75(module: str, number: signal.Signals) -> None:
+    code = (
+        "import os, sys\n"
+        "sent = []\n"
+        "def hear(event, given):\n"
+        f"    if event == 'import' and given[0] == {module!r} and not sent:\n"
+        "        sent.append(1)\n"
+        f"        os.kill(os.getpid(), {int(number)})\n"
+        "sys.addaudithook(hear)\n"
+        "sys.argv = ['whet', 'train', 'rows.csv']\n"
+        "from whet.cli import entry\n"
+        "entry()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    said = f"whet: Interrupted: {number.name} was received.\n      Run the same command again.\n"
+    assert (ended.returncode, ended.stderr) == (75, said)
+
+
+def test_a_second_signal_while_a_command_starts_leaves_at_once() -> None:
+    code = (
+        "import os, signal; from whet.cli import leave_when_told\n"
+        "leave_when_told()\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "finally:\n"
+        "    print('first', flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    print('second', flush=True)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (75, "first\n", "")

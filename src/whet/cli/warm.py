@@ -150,12 +150,11 @@ def _call(request: dict[str, Any]) -> int:
 
 
 def _command(arguments: list[str]) -> int:
-    from whet.cli import leave_when_terminated, main
+    from whet.cli import leave_when_told, main
     from whet.errors import Interrupted
 
     try:
-        leave_when_terminated()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        leave_when_told()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         return main(arguments)
     except KeyboardInterrupt:
