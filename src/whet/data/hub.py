@@ -6,11 +6,18 @@ import contextlib
 import logging
 import os
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 from whet.errors import DataError, EnvironmentFault
+
+PROBE_SECONDS = 3.0
+ANSWER_HOLDS_SECONDS = 60.0
+_answers: dict[str, tuple[float, bool]] = {}
+"""When each address was tried, and whether it could be reached."""
 
 
 def load_hub(name: str) -> Any:
@@ -29,36 +36,61 @@ def load_hub(name: str) -> Any:
 
 @contextlib.contextmanager
 def _quiet_hub() -> Iterator[None]:
-    """The hub's client without chatter; offline at once, not after half a minute of retries, without a network."""
+    """The hub's client without chatter."""
     import datasets
-    import huggingface_hub
 
     log = logging.getLogger("huggingface_hub")
-    level, offline = log.level, (datasets.config.HF_HUB_OFFLINE, huggingface_hub.constants.HF_HUB_OFFLINE)
-    bars = datasets.are_progress_bars_disabled()
+    level, offline, bars = log.level, datasets.config.HF_HUB_OFFLINE, datasets.are_progress_bars_disabled()
     log.setLevel(logging.ERROR)
     datasets.disable_progress_bars()
-    if not any(offline) and not _reachable(huggingface_hub.constants.ENDPOINT):
-        datasets.config.HF_HUB_OFFLINE = huggingface_hub.constants.HF_HUB_OFFLINE = True
     try:
-        yield
+        with cache_only_without_network() as cut_off:
+            datasets.config.HF_HUB_OFFLINE = offline or cut_off
+            yield
     finally:
-        datasets.config.HF_HUB_OFFLINE, huggingface_hub.constants.HF_HUB_OFFLINE = offline
+        datasets.config.HF_HUB_OFFLINE = offline
         log.setLevel(level)
         if not bars:
             datasets.enable_progress_bars()
 
 
-def _reachable(endpoint: str) -> bool:
-    """Whether the hub's name resolves; behind a proxy only the proxy can tell."""
-    parts = urlsplit(endpoint)
-    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
-        return True
+@contextlib.contextmanager
+def cache_only_without_network() -> Iterator[bool]:
+    """Without a network the hub's client looks into its cache at once, not after a minute of trying again.
+
+    Gives whether it is cut off from the hub, by the user's wish or by the lack of a network.
+    """
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = bool(before or not reachable(constants.ENDPOINT))
     try:
-        socket.getaddrinfo(parts.hostname, parts.port or 443)
-    except OSError:
-        return False
-    return True
+        yield constants.HF_HUB_OFFLINE
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def reachable(endpoint: str) -> bool:
+    """Whether something answers at the hub's address: one attempt, a few seconds at most."""
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return True  # only the proxy can tell
+    tried, answer = _answers.get(endpoint, (-ANSWER_HOLDS_SECONDS, False))
+    if time.monotonic() - tried < ANSWER_HOLDS_SECONDS:
+        return answer
+    parts = urlsplit(endpoint)
+    port = parts.port or (80 if parts.scheme == "http" else 443)
+    connected = threading.Event()
+
+    def connect() -> None:
+        with contextlib.suppress(OSError), socket.create_connection((parts.hostname or "", port), PROBE_SECONDS):
+            connected.set()
+
+    # In a thread, for the search for the name's address has no time limit of its own.
+    attempt = threading.Thread(target=connect, daemon=True)
+    attempt.start()
+    attempt.join(PROBE_SECONDS)
+    _answers[endpoint] = (time.monotonic(), connected.is_set())
+    return connected.is_set()
 
 
 def _readings(name: str) -> list[tuple[str, str | None]]:

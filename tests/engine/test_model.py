@@ -1,0 +1,56 @@
+"""A model that cannot be had says so at once."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whet.config import ModelConfig
+from whet.data import hub
+from whet.engine.model import load_config, load_tokenizer
+from whet.errors import ArtifactError, EnvironmentFault
+
+
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A machine without a network; what is connected to is noted."""
+    from huggingface_hub import constants
+
+    tried: list[Any] = []
+
+    def refuse(address: Any, *_: Any, **__: Any) -> None:
+        tried.append(address)
+        raise OSError("no network")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "_answers", {})
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    return tried
+
+
+def test_without_a_network_the_hub_is_tried_once(attempts: list[Any]) -> None:
+    for load in (load_tokenizer, load_config):
+        with pytest.raises(EnvironmentFault, match=r"'no-such-model' cannot be had: .* Check the name"):
+            load("no-such-model", ModelConfig())
+    assert len(attempts) == 1
+
+
+def test_a_local_folder_needs_no_network(attempts: list[Any], tiny_model_folder: Path) -> None:
+    assert load_config(str(tiny_model_folder), ModelConfig()).model_type == "bert"
+    with pytest.raises(ArtifactError, match=r"no model folder './nowhere'"):
+        load_config("./nowhere", ModelConfig())
+    assert attempts == []
+
+
+def test_the_client_may_go_online_again_afterwards(attempts: list[Any]) -> None:
+    from huggingface_hub import constants
+
+    with hub.cache_only_without_network() as cut_off:
+        assert cut_off
+        assert constants.HF_HUB_OFFLINE
+    assert not constants.HF_HUB_OFFLINE
