@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from tests.run_folders import build_run
 from whet.cli.compare import compare as compare_command
 from whet.cli.runs import runs as runs_command
 from whet.config import make_config
@@ -114,7 +115,9 @@ def test_rows_with_another_text_are_not_paired(tmp_path: Path) -> None:
     table = pq.read_table(b / "predictions.parquet")
     moved = table.set_column(2, "text", pa.array([f"other {row}" for row in range(ROWS)]))
     pq.write_table(moved, b / "predictions.parquet")
-    assert "not scored on the same" in compare([a, b]).differences[0].sentence
+    sentence = compare([a, b]).differences[0].sentence
+    assert sentence.startswith("a and b were not scored on the same validation rows: ")
+    assert "may come from the rows" in sentence
 
 
 def test_a_run_without_predictions_keeps_its_score_with_an_interval(tmp_path: Path) -> None:
@@ -136,10 +139,28 @@ def test_test_rows_are_used_where_all_runs_have_them(tmp_path: Path) -> None:
     assert compare(paths).split == "test"
 
 
-def test_another_task_cannot_be_compared(tmp_path: Path) -> None:
+def test_runs_with_other_labels_are_refused_by_name(tmp_path: Path) -> None:
     a, b = make_run(tmp_path, "a", 160), make_run(tmp_path, "b", 160, label_names="bad good")
-    with pytest.raises(UsageError, match="same task"):
+    with pytest.raises(UsageError, match=r"a has the labels 'no', 'yes' and b has 'bad', 'good'\."):
         compare([a, b])
+
+
+def test_runs_of_another_task_are_refused_by_name(tmp_path: Path) -> None:
+    a, b = build_run(tmp_path / "a").path, build_run(tmp_path / "b", task="multiclass").path
+    with pytest.raises(UsageError, match="a is a binary task and b a multiclass one"):
+        compare([a, b])
+
+
+def test_a_run_is_not_compared_with_itself(tmp_path: Path) -> None:
+    a, b = make_run(tmp_path, "a", 160), make_run(tmp_path, "b", 160)
+    with pytest.raises(UsageError, match="a' is given twice"):
+        compare([a, b, tmp_path / "b" / ".." / "a"])
+
+
+def test_rows_that_only_one_run_has_are_left_out_and_said(tmp_path: Path) -> None:
+    a, b = make_run(tmp_path, "a", 160), make_run(tmp_path, "b", 160)
+    pq.write_table(pq.read_table(b / "predictions.parquet").slice(0, 150), b / "predictions.parquet")
+    assert "that 150 validation rows that both have can show" in compare([a, b]).differences[0].sentence
 
 
 def test_one_run_cannot_be_compared(tmp_path: Path) -> None:

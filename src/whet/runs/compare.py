@@ -88,13 +88,11 @@ def compare(paths: Sequence[Path], split: str | None = None) -> Comparison:
     if len(paths) < 2:
         raise UsageError(f"A comparison takes at least 2 runs, and {len(paths)} was given.")
     folders = [RunFolder.open(path) for path in paths]
+    _refuse_twice(folders)
     names = _names(folders)
     records = [folder.records() for folder in folders]
     starts = [_start(folder, found) for folder, found in zip(folders, records, strict=True)]
-    tasks = {(start.task, start.metric, tuple(start.labels)) for start in starts}
-    if len(tasks) > 1:
-        kinds = ", ".join(sorted({f"{task} by {metric}" for task, metric, _ in tasks}))
-        raise UsageError(f"These runs do not do the same task: {kinds}.", "Compare runs with the same labels.")
+    _refuse_other_task(names, starts)
     split = split or _shared_split(folders)
     task, metric = starts[0].task, starts[0].metric
     answers = [read_predictions(folder, split, task, metric) for folder in folders]
@@ -111,6 +109,34 @@ def compare(paths: Sequence[Path], split: str | None = None) -> Comparison:
             for other in range(1, len(folders))
         ),
     )
+
+
+def _refuse_twice(folders: Sequence[RunFolder]) -> None:
+    seen = Counter(folder.path.resolve() for folder in folders)
+    for folder in folders:
+        if seen[folder.path.resolve()] > 1:
+            raise UsageError(f"The run {str(folder.path)!r} is given twice.", "A run cannot differ from itself.")
+
+
+def _refuse_other_task(names: Sequence[str], starts: Sequence[Start]) -> None:
+    """What the first run and another one do must be the same: in kind, in labels, in what is measured."""
+    first, hint = starts[0], "Only runs of the same task can be compared."
+    for name, start in zip(names, starts, strict=True):
+        if start.task != first.task:
+            raise UsageError(f"{names[0]} is a {first.task} task and {name} a {start.task} one.", hint)
+        if start.labels != first.labels:
+            own, other = (_listed(each.labels) for each in (first, start))
+            raise UsageError(f"{names[0]} has the labels {own} and {name} has {other}.", hint)
+        if start.metric != first.metric:
+            raise UsageError(
+                f"{names[0]} is judged by {first.metric} and {name} by {start.metric}.",
+                "Only runs with the same --metric can be compared.",
+            )
+
+
+def _listed(labels: Sequence[str], most: int = 6) -> str:
+    more = f", … ({len(labels)})" if len(labels) > most else ""
+    return ", ".join(map(repr, labels[:most])) + more
 
 
 def differing_settings(folders: Sequence[RunFolder]) -> dict[str, tuple[Any, ...]]:
@@ -160,9 +186,11 @@ def _difference(
         return Difference(a=a, b=b, sentence=f"{missing} has no predictions on labelled {split} rows to compare.")
     one, two = _same_rows(first, second)
     if len(one) < 2:
-        return Difference(a=a, b=b, sentence=f"{a} and {b} were not scored on the same {split} rows.")
+        different = f"{a} and {b} were not scored on the same {split} rows"
+        return Difference(a=a, b=b, sentence=f"{different}: what their scores differ by may come from the rows.")
     test = paired(first.labels[one], first.evidence[one], second.evidence[two], metric)
-    sentence = _sentence(a, b, test, metric, split)
+    shared = len(one) < max(len(first.keys), len(second.keys))
+    sentence = _sentence(a, b, test, metric, f"{split} rows that both have" if shared else f"{split} rows")
     if metric == "accuracy" and not test.visible:
         right = first.evidence[one] == first.labels[one], second.evidence[two] == second.labels[two]
         # At least one row apart: two runs that agree on all rows here would not on all others.
@@ -172,7 +200,7 @@ def _difference(
     return Difference(a=a, b=b, sentence=sentence, test=test)
 
 
-def _sentence(a: str, b: str, test: Paired, metric: str, split: str) -> str:
+def _sentence(a: str, b: str, test: Paired, metric: str, rows: str) -> str:
     scale, unit = (100, " points") if metric in _IN_POINTS else (1, "")
     digits = 1 if unit else 4
     if test.visible:
@@ -180,10 +208,10 @@ def _sentence(a: str, b: str, test: Paired, metric: str, split: str) -> str:
         size, half = abs(test.difference) * scale, (test.high - test.low) / 2 * scale
         return (
             f"{winner} is better than {loser} by {size:.{digits}f} ± {half:.{digits}f}{unit} "
-            f"({metric}, {test.n} {split} rows, p = {test.p_value:.2g})."
+            f"({metric}, {test.n} {rows}, p = {test.p_value:.2g})."
         )
     return (
-        f"No difference between {a} and {b} that {test.n} {split} rows can show "
+        f"No difference between {a} and {b} that {test.n} {rows} can show "
         f"({metric} {describe(metric, test.a)} and {describe(metric, test.b)}, "
         f"p = {test.p_value:.2g})."
     )
