@@ -75,3 +75,9 @@ def test_import_whet_loads_no_heavy_package() -> None:
 def test_runs_can_be_read_without_torch() -> None:
     code = "sys.modules['torch'] = None; import whet.runs, whet.runs.store, whet.runs.curves, whet.runs.verdict"
     assert "transformers" not in loaded_by(code)
+
+
+def test_a_mistake_in_the_data_is_told_before_torch_loads(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("text,label\n" + "".join(f"word {i},{i % 2}\n" for i in range(20)))
+    loaded = loaded_by(f"from whet.cli import main; main(['train', {str(tmp_path / 'rows.csv')!r}, '--label', 'x'])")
+    assert not loaded & {"torch", "transformers"}

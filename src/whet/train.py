@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whet.config import Config, differences, from_environment, make_config, to_toml
+from whet.engine.ranks import Ranks, several_processes
 from whet.errors import Interrupted, UsageError, WhetError
 from whet.interrupts import Interrupts
 from whet.prepare import Prepared, Say, make_job, make_tokens, read_examples
@@ -53,20 +54,21 @@ def train_run(
     listen: Listener = lambda event, job: None,
 ) -> Run:
     """Train to the end of the plan, or go on with a run that was interrupted."""
-    from whet.engine.devices import join_processes
-    from whet.estimate import estimate, require_disk
-    from whet.run import Run
     from whet.trackers import Place, available, tracked
 
     if config.run.offline:
         os.environ["HF_HUB_OFFLINE"] = "1"  # read by the hub's client when it is first imported
     available(config.run.report_to)
-    ranks = join_processes(config.train.device)
+    ranks = _join(config.train.device)
     if not ranks.is_main:
         say, listen = _nothing, _nothing  # what happens is told once
     with Interrupts(config.run.max_minutes) as interrupts, ranks.leaving():
         with ranks.together(), interrupts.at_once():
             examples, report = read_examples(source, config, say)
+        # The data is read; only now the heavy libraries are loaded, which takes longer than most mistakes deserve.
+        from whet.estimate import estimate, require_disk
+        from whet.run import Run
+
         folder, resuming = ranks.from_main(open_run(config, accept_changes) if ranks.is_main else None)
         with folder.locked() if ranks.is_main else nullcontext():
             folder.refuse_links()
@@ -101,6 +103,15 @@ def train_run(
 
                 Recorder(folder, job, interrupts, say, tell).run(resuming=resuming, changed=changed)
     return Run(folder.path)
+
+
+def _join(device: str) -> Ranks:
+    """This process among those that were started with it; alone, torch is not needed to know that."""
+    if not several_processes():
+        return Ranks()
+    from whet.engine.devices import join_processes
+
+    return join_processes(device)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from whet.engine.ranks import ANSWER, Ranks
+from whet.engine.ranks import ANSWER, Ranks, several_processes
 from whet.errors import EnvironmentFault, UsageError
 
 
@@ -66,11 +66,6 @@ def _native_bf16(device: torch.device) -> tuple[bool, str]:
         native = any(getattr(torch.cpu, check, bool)() for check in checks)
         return native, "the CPU computes bf16 natively" if native else "the CPU has no native bf16"
     return False, f"{device.type} trains in float32 here"
-
-
-def several_processes() -> bool:
-    """Whether a launcher (torchrun, accelerate, `--processes`) started this one among others."""
-    return int(os.environ.get("WORLD_SIZE") or "1") > 1
 
 
 def join_processes(device: str = "auto") -> Ranks:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -211,6 +212,11 @@ def _store() -> Any:
     from torch.distributed.distributed_c10d import _get_default_store
 
     return _get_default_store()
+
+
+def several_processes() -> bool:
+    """Whether a launcher (torchrun, accelerate, `--processes`) started this one among others."""
+    return int(os.environ.get("WORLD_SIZE") or "1") > 1
 
 
 def checksum(tensors: Sequence[Tensor]) -> int:
