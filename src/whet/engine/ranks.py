@@ -28,7 +28,7 @@ from whet.errors import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-ANSWER = timedelta(minutes=10)
+ANSWER = timedelta(minutes=3)
 """How long a process waits for the others within training, where they are never far apart."""
 WORK = timedelta(hours=6)
 """How long it waits where another may have work of its own to do: reading data, writing a model."""
@@ -101,7 +101,8 @@ class Ranks:
         return bool(found.item())
 
     def from_main(self, value: Any) -> Any:
-        """What the main process has here."""
+        """What the main process has here; it may take its time over it."""
+        self.wait_for_all()
         return self.gather(value)[0] if self.world > 1 else value
 
     def gather(self, value: Any) -> list[Any]:
