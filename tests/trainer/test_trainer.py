@@ -304,6 +304,30 @@ def test_data_that_was_not_tokenised_says_so(tmp_path: Path) -> None:
         trainer.train()
 
 
+@pytest.mark.parametrize(
+    ("rows", "match"),
+    [
+        (["a", "b"], "Row 0 of train_dataset is 'a', not a dictionary of model inputs. Tokenise"),
+        ([{"input_ids": [1, 2], "label": 0}, None], "Row 1 of train_dataset is None, not a dictionary"),
+        ("reviews.csv", "train_dataset is 'reviews.csv', which is not a data set"),
+        ([{"text": "a", "label": 1}], "None of the columns 'text', 'label' is an input of the model"),
+    ],
+)
+def test_rows_that_are_no_inputs_are_shown(rows: Any, match: str, tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, train=rows)
+    with pytest.raises(UsageError, match=match):
+        trainer.train()
+
+
+def test_a_collator_of_ones_own_may_take_any_rows(tmp_path: Path) -> None:
+    def collate(rows: list[str]) -> dict[str, torch.Tensor]:
+        ids = torch.tensor([[5 + len(row)] * 3 for row in rows])
+        return {"input_ids": ids, "labels": torch.zeros(len(rows), dtype=torch.long)}
+
+    trainer = make_trainer(tmp_path, train=["a", "bc"], save_strategy="no", data_collator=collate, max_steps=1)
+    assert trainer.train().global_step == 1
+
+
 def test_a_metric_that_nobody_computes_is_named_at_the_first_evaluation(tmp_path: Path) -> None:
     args = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "acuracy"}
     with pytest.raises(UsageError, match="Did you mean 'accuracy'"):

@@ -26,10 +26,18 @@ def signature(model: Any) -> list[str]:
     return list(inspect.signature(inner.forward).parameters)
 
 
-def require_rows(dataset: Any, name: str) -> None:
-    """A data set must have a length and rows by number, so that a run can be resumed anywhere."""
+TOKENISE = "Tokenise first: dataset.map(tokenize_function, batched=True)."
+
+
+def require_rows(dataset: Any, name: str, *, any_rows: bool = True) -> None:
+    """A data set must have a length and rows by number, so that a run can be resumed anywhere.
+
+    `any_rows=False` where no collator of the user's own knows what to do with rows that are not dictionaries.
+    """
     if dataset is None:
         raise UsageError(f"The Trainer was given no {name}.", f"Pass {name}=.")
+    if isinstance(dataset, str | bytes):
+        raise UsageError(f"{name} is {dataset[:60]!r}, which is not a data set.", "Load it, then tokenise it.")
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise UsageError(
             f"{name} is a {type(dataset).__name__}, which has no length.",
@@ -39,20 +47,24 @@ def require_rows(dataset: Any, name: str) -> None:
         raise UsageError(f"{name} is a dictionary of splits.", f'Pass one of them: {name}=datasets["train"].')
     if len(dataset) == 0:
         raise DataError(f"{name} has no rows.")
+    if not any_rows and isinstance(dataset, list | tuple | np.ndarray):
+        for place, row in enumerate(dataset):
+            if not isinstance(row, Mapping) and not hasattr(row, "__dict__"):  # the stock collator takes objects, too
+                raise DataError(
+                    f"Row {place} of {name} is {repr(row)[:60]}, not a dictionary of model inputs.", TOKENISE
+                )
 
 
 def keep_columns(dataset: Any, columns: Sequence[str]) -> Any:
     """The data set without the columns that the model does not take."""
-    if not hasattr(dataset, "remove_columns"):
-        return dataset
-    unused = [name for name in dataset.column_names if name not in columns]
-    if len(unused) == len(dataset.column_names):
-        found = ", ".join(map(repr, unused))
-        raise DataError(
-            f"None of the columns {found} is an input of the model.",
-            "Tokenise first: dataset.map(tokenize_function, batched=True).",
-        )
-    return dataset.remove_columns(unused)
+    names: list[str] = list(getattr(dataset, "column_names", None) or [])
+    if isinstance(dataset, list) and isinstance(dataset[0], Mapping):
+        names = list(dataset[0])
+    unused = [name for name in names if name not in columns]
+    if names and not set(names) - set(unused) - {"labels", *LABELS}:
+        found = ", ".join(map(repr, names))
+        raise DataError(f"None of the columns {found} is an input of the model.", TOKENISE)
+    return dataset.remove_columns(unused) if hasattr(dataset, "remove_columns") else dataset
 
 
 def rows_of(dataset: Any, rows: Sequence[int]) -> list[Any]:

@@ -47,6 +47,12 @@ class Setup:
     """The engine's own step, which needs no optimizer of the trainer's."""
 
 
+def has_own_collator(trainer: Trainer) -> bool:
+    """Whether a collator was given that does more than pad."""
+    given = trainer.given_collator
+    return given is not None and type(given).__name__ not in PADDING_COLLATORS
+
+
 def why_own_batches(trainer: Trainer) -> str:
     """Empty when the engine may make the batches and the loss; else what in this Trainer speaks against it."""
     model, args = trainer.model, trainer.args
@@ -54,7 +60,7 @@ def why_own_batches(trainer: Trainer) -> str:
         return "compute_loss is overridden"
     if trainer.compute_loss_func is not None:
         return "compute_loss_func is given"
-    if trainer.given_collator is not None and type(trainer.given_collator).__name__ not in PADDING_COLLATORS:
+    if has_own_collator(trainer):
         return f"the collator is a {type(trainer.given_collator).__name__}"
     if not args.remove_unused_columns:
         return "remove_unused_columns is False"

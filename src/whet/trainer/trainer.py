@@ -27,7 +27,7 @@ from whet.trainer.notices import notice
 from whet.trainer.outputs import EvalPrediction, PredictionOutput, TrainOutput, plain, speed
 from whet.trainer.predictions import BatchPredictor, Predicted, predict_tokens
 from whet.trainer.recording import own_scores
-from whet.trainer.setup import task_of, why_own_batches
+from whet.trainer.setup import has_own_collator, task_of, why_own_batches
 
 if TYPE_CHECKING:
     from whet.trainer.training import Training
@@ -98,7 +98,7 @@ class Trainer:
 
         refusals.train_arguments(others)
         asked = resume_from_checkpoint if resume_from_checkpoint is not None else self.args.resume_from_checkpoint
-        require_rows(self.train_dataset, "train_dataset")
+        require_rows(self.train_dataset, "train_dataset", any_rows=has_own_collator(self))
         if self.model_init is not None:
             seed_everything(self.args.seed)
             self.model = self._called_init()
@@ -206,7 +206,7 @@ class Trainer:
     def _scored(
         self, dataset: Any, ignore_keys: Sequence[str] | None, prefix: str, name: str
     ) -> tuple[Predicted, dict[str, float]]:
-        require_rows(dataset, name)
+        require_rows(dataset, name, any_rows=has_own_collator(self))
         started = time.monotonic()
         found = self._predicted(dataset, ignore_keys or ())
         if self.preprocess_logits_for_metrics is not None:
