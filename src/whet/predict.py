@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,7 @@ class Predictor:
         from whet.engine.model import length_limit, load_saved
         from whet.engine.paths import choose_network
 
-        folder = Path(path)
+        self.path = folder = Path(path)
         data = RunFolder(folder).data if (folder / "data.json").is_file() else {}
         trained = data.get("labels")
         if (folder / "model" / "config.json").is_file():
@@ -62,6 +62,14 @@ class Predictor:
         self.network = choose_network(model, self.hardware)
         self.max_length = length_limit(self.tokenizer, model.config, data.get("max_length"))
         self._tokenize = TextTokenizer(self.tokenizer, self.max_length)
+        self._kind = str(model.config.model_type)
+
+    def __repr__(self) -> str:
+        names = self.task.labels
+        shown = ", ".join(map(repr, names[:6])) + (f", … ({len(names)})" if len(names) > 6 else "")
+        reads = {True: ", pairs", False: ", single texts", None: ""}[self.pairs]
+        gives = f"labels {shown}" if names else "a number"
+        return f"Predictor({str(self.path)!r}: {self._kind}{reads}, {gives}, on {self.hardware.device.type})"
 
     def predict(self, texts: str | Sequence[Any], pairs: str | Sequence[str] | None = None) -> list[Prediction]:
         """Predictions for texts, for texts with pairs, or for a sequence of (text, pair)."""
@@ -121,11 +129,14 @@ def load(path: Path | str, **settings: Any) -> Predictor:
 def _two_columns(texts: Any, pairs: Any) -> tuple[list[str], list[str] | None]:
     if isinstance(texts, str):
         texts, pairs = [texts], None if pairs is None else [pairs]
-    texts = list(texts)
+    texts = _listed(texts, "texts")
     if pairs is None and texts and isinstance(texts[0], tuple | list):
+        for index, row in enumerate(texts):
+            if not isinstance(row, tuple | list) or len(row) != 2:
+                raise UsageError(f"Row {index} is {_short(row)}, not a (text, pair).", "Give two texts in each row.")
         texts, pairs = [row[0] for row in texts], [row[1] for row in texts]
     if pairs is not None:
-        pairs = list(pairs)
+        pairs = _listed(pairs, "pairs")
         if len(pairs) != len(texts):
             raise UsageError(
                 f"There are {len(texts)} texts and {len(pairs)} pairs.",
@@ -133,5 +144,17 @@ def _two_columns(texts: Any, pairs: Any) -> tuple[list[str], list[str] | None]:
             )
     for index, text in enumerate([*texts, *(pairs or [])]):
         if not isinstance(text, str):
-            raise UsageError(f"Text {index % max(1, len(texts))} is {text!r}, which is not a text.")
+            raise UsageError(f"Text {index % max(1, len(texts))} is {_short(text)}, which is not a text.")
     return texts, pairs
+
+
+def _listed(values: Any, name: str) -> list[Any]:
+    """Texts out of whatever holds several: a list, an array, a column. A text or a mapping only looks like it."""
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise UsageError(f"predict was given {_short(values)} as {name}.", "Give a text, or a list of texts.")
+    return list(values)
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:59]}…"
