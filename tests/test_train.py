@@ -194,3 +194,26 @@ def test_the_name_of_a_flag_is_a_setting_too(source: Path) -> None:
     from whet.config import make_config
 
     assert make_config({"lr": 1e-3}).train.learning_rate == 1e-3
+
+
+def test_a_run_leaves_no_model_in_memory(tmp_path: Path, tiny_model_folder: Path) -> None:
+    import gc
+
+    from whet.engine.feed import Network
+
+    source = tmp_path / "rows.csv"
+    source.write_text("text,label\n" + "".join(f"{('no', 'yes')[i % 2]} {i},{i % 2}\n" for i in range(40)))
+
+    def networks() -> int:
+        return sum(
+            isinstance(found, Network) for found in gc.get_objects() if type(found).__module__ == "whet.engine.feed"
+        )
+
+    gc.collect()
+    before = networks()
+    gc.disable()
+    try:
+        whet.fit(source, model=str(tiny_model_folder), run=str(tmp_path / "run"), max_steps=1)
+        assert networks() == before
+    finally:
+        gc.enable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -36,13 +37,14 @@ def fit(source: Any = None, *, accept_changes: bool = False, **settings: Any) ->
         raise UsageError("fit was given no source.", "Give a file, a folder, a DataFrame or a Dataset.")
     from whet.notebook import NotebookView, in_notebook
 
-    if not in_notebook():
-        return train_run(source, config, accept_changes=accept_changes)
-    view = NotebookView()
+    view = NotebookView() if in_notebook() else None
     try:
-        return train_run(source, config, accept_changes=accept_changes, listen=view.listen)
+        return train_run(source, config, accept_changes=accept_changes, listen=view.listen if view else _nothing)
     finally:
-        view.close()
+        if view:
+            view.close()
+        # Model and moments are in reference cycles, which Python may leave for many runs: too few objects, too large.
+        gc.collect()
 
 
 def train_run(
