@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's client is first imported
 
@@ -105,3 +106,15 @@ def laboratory(warm: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     from whet.selftest import Laboratory
 
     return Laboratory(warm, tmp_path_factory.mktemp("laboratory"), seed=7)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, three megabytes large."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", place], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting a file system takes rights that this user does not have")
+    yield place
+    subprocess.run(["umount", place], check=True)

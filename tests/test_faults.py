@@ -1,12 +1,9 @@
-"""Faults of the world, injected for real: full disks, limits, locks, links, bad numbers, hostile models."""
+"""Faults of the world, injected for real: full disks, limits, links, other runs, bad numbers, too little memory."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +11,12 @@ import pytest
 
 import whet
 from whet.config import make_config
+from whet.engine.checkpoint import CheckpointFolder
 from whet.errors import Diverged, EnvironmentFault, UsageError
-from whet.playground import differences, story, train_arguments, write_model, write_rows
+from whet.playground import differences, story, write_model, write_rows
 from whet.records import End, Finding, Step
 from whet.runs.store import RunFolder
-from whet.selftest import Laboratory, Tally, Warm
+from whet.train import train_run
 
 
 @pytest.fixture(scope="module")
@@ -226,26 +224,12 @@ def test_a_link_in_a_run_is_not_followed(name: str, source: Path, model: Path, t
     assert not list((tmp_path / "victim").iterdir())
 
 
-def test_a_disk_that_is_too_small_is_said_before_training(
-    source: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = shutil.disk_usage(".")
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+def test_a_disk_that_is_too_small_is_said_before_training(source: Path, model: Path, small_disk: Path) -> None:
+    free = shutil.disk_usage(small_disk).free
+    (small_disk / "ballast").write_bytes(bytes(free - 2**16))
     with pytest.raises(EnvironmentFault, match=r"The run needs about .* are free"):
-        whet.fit(source, **settings(model))
-    assert not (Path("run") / "records.jsonl").exists()
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, three megabytes large."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", place], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("mounting a file system takes rights that this user does not have")
-    yield place
-    subprocess.run(["umount", place], check=True)
+        whet.fit(source, **settings(model, run=str(small_disk / "run")))
+    assert [entry.name for entry in small_disk.iterdir()] == ["ballast"]
 
 
 @pytest.mark.parametrize("left", [0.02, 0.15, 0.3])
@@ -262,6 +246,9 @@ def test_a_full_file_system_ends_with_4_and_room_lets_it_go_on(
     monkeypatch.setattr(whet.estimate, "require_disk", lambda path, needed: None)
     with pytest.raises(EnvironmentFault, match="No space left"):
         whet.fit(source, **chosen)
+    kept, damaged = CheckpointFolder(small_disk / "run" / "checkpoints").load_newest()
+    assert damaged == []
+    assert (kept is not None) == (left > 0.1)
     ballast.unlink()
     assert differences(reference, story(whet.fit(source, **chosen).path)) == []
 
@@ -291,92 +278,30 @@ def test_a_full_disk_while_the_model_is_written_is_an_environment_fault(
     assert differences(reference, story(whet.fit(source, **settings(model)).path)) == []
 
 
-# --- as a command ---------------------------------------------------------------------------------------------------
+# --- helpers of a training --------------------------------------------------------------------------------------------
 
 
-def command(warm: Warm, folder: Path, arguments: list[str], **request: Any) -> tuple[int | None, str]:
-    folder.mkdir(exist_ok=True)
-    request.setdefault("environment", {"WHET_CACHE": str(folder / "cache")})
-    started = warm.start(arguments, folder, **request)
-    return started.wait(), started.output.read_text()
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
+def test_a_tracker_that_cannot_write_is_said_and_the_run_ends_as_without_it(source: Path, model: Path) -> None:
+    pytest.importorskip("tensorboard")
+    reference = story(whet.fit(source, **settings(model, run="reference/run")).path)
+    config = make_config({"source": str(source), **settings(model, report_to="tensorboard")})
+    (RunFolder.create(Path("run"), config).path / "tensorboard").write_text("a file where its folder should be")
+    said: list[str] = []
+    run = train_run(str(source), config, say=said.append)
+    assert [line for line in said if "tracker tensorboard stopped, and training goes on" in line]
+    assert differences(reference, story(run.path)) == []
 
 
-def test_a_read_only_folder_ends_with_4_before_training(warm: Warm, source: Path, model: Path, tmp_path: Path) -> None:
-    closed = tmp_path / "closed"
-    closed.mkdir()
-    if os.geteuid() == 0:  # permissions do not bind root; a read-only file system does
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", closed], capture_output=True)
-        if mounted.returncode:
-            pytest.skip("a read-only file system takes rights that this user does not have")
-    else:
-        closed.chmod(0o555)
-    try:
-        status, said = command(warm, tmp_path / "home", train_arguments(source, model, closed / "run"))
-    finally:
-        if os.geteuid() == 0:
-            subprocess.run(["umount", closed], check=True)
-    assert status == 4
-    assert "Cannot write to" in said
-    assert "Traceback" not in said
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="who a process has started stands in /proc")
+def test_a_training_has_no_helper_process_that_could_die_or_hang(source: Path, model: Path) -> None:
+    def children() -> set[str]:
+        return {
+            child for task in Path("/proc/self/task").iterdir() for child in (task / "children").read_text().split()
+        }
 
-
-def test_two_runs_of_one_folder_the_second_gets_4(warm: Warm, source: Path, model: Path, tmp_path: Path) -> None:
-    with RunFolder.create(tmp_path / "run", make_config({"source": str(source)})).locked():
-        status, said = command(warm, tmp_path / "home", train_arguments(source, model, tmp_path / "run"))
-    assert status == 4
-    assert "Another process is writing the run" in said
-
-
-def test_a_file_size_limit_ends_with_4_and_the_last_checkpoint_stays_whole(
-    warm: Warm, source: Path, model: Path, tmp_path: Path
-) -> None:
-    from whet.engine.checkpoint import CheckpointFolder
-
-    arguments = train_arguments(source, model, tmp_path / "run")
-    # Records outgrow the limit after some steps; a checkpoint never fits.
-    status, said = command(warm, tmp_path / "home", arguments, limits={"RLIMIT_FSIZE": 40_000})
-    assert status == 4, said
-    assert "Traceback" not in said
-    assert CheckpointFolder(tmp_path / "run" / "checkpoints").load_newest()[1] == []
-
-
-def test_out_of_real_memory_halves_or_ends_with_4(warm: Warm, source: Path, tmp_path: Path) -> None:
-    write_model(tmp_path / "wide", width=128, layers=2)
-    write_rows(tmp_path / "many.csv", 3000)
-    arguments = train_arguments(
-        tmp_path / "many.csv", tmp_path / "wide", tmp_path / "run", batch_size=2048, epochs=1, evaluations=1
-    )
-    status, said = command(warm, tmp_path / "home", arguments, limits={"RLIMIT_AS": 700 * 2**20})
-    assert status in (0, 4), said
-    assert "Traceback" not in said
-    if status == 0:
-        assert "Out of memory: micro-batches of" in said
-
-
-# --- kill -9 --------------------------------------------------------------------------------------------------------
-
-
-def test_kill_9_in_the_middle_of_a_save_takes_the_save_before(laboratory: Laboratory) -> None:
-    subject, home = laboratory.subjects[0], laboratory._home("middle-of-a-save")
-    # The third checkpoint gets its manifest: everything is written, and nothing has its name yet.
-    for place in range(subject.boundaries // 2, subject.boundaries):
-        laboratory.start(home, subject.model, watch=str(home), kill_at=place).wait()
-        left = list((home / "run" / "checkpoints").glob(".writing-step-*"))
-        if left and list((home / "run" / "checkpoints").glob("step-*")):
-            break
-        shutil.rmtree(home)
-        home.mkdir()
-    (home / "output.txt").unlink()
-    tally = Tally("middle of a save")
-    said = laboratory._finish(home, subject, tally)
-    assert said.count("Resuming") == 1
-    assert (tally.exact, tally.troubles) == (1, [])
-
-
-@pytest.mark.slow
-def test_kill_9_at_every_file_boundary_ends_bit_exact(laboratory: Laboratory) -> None:
-    tally = Tally("boundaries")
-    for subject in laboratory.subjects:
-        for boundary in range(1, subject.boundaries + 1):
-            laboratory.kill_at_boundary(tally, boundary, subject)
-    assert (tally.exact, tally.troubles) == (tally.trials, [])
+    before, seen = children(), []
+    config = make_config({"source": str(source), **settings(model)})
+    train_run(str(source), config, listen=lambda event, job: seen.append(children() - before))
+    assert seen
+    assert not set().union(*seen)

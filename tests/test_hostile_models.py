@@ -154,6 +154,33 @@ def test_a_hostile_model_is_refused_for_training(spoil: Any, source: Path, model
     assert not owned.exists()
 
 
+def test_code_of_a_model_runs_when_it_is_asked_for_by_name(
+    source: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import transformers.dynamic_module_utils as modules
+
+    monkeypatch.setattr(modules, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    folder, owned = tmp_path / "hostile", tmp_path / "owned"
+    shutil.copytree(model, folder)
+    own_tokenizer_code(folder, owned)
+    with pytest.raises(ArtifactError):
+        whet.fit(source, **settings(folder, tmp_path / "run"), trust_remote_code=True)
+    assert owned.exists()
+
+
+def test_a_new_head_is_said(model: Path, source: Path, trained: Path, tmp_path: Path) -> None:
+    from whet.config import make_config
+    from whet.train import train_run
+
+    said: list[str] = []
+    for name, folder in (("new", model), ("own", trained / "model")):
+        config = make_config({"source": str(source), **settings(folder, tmp_path / name)})
+        train_run(str(source), config, say=said.append)
+    heads = [line.partition(") with ")[2] for line in said if line.startswith("Model: ")]
+    assert heads == ["a new head for 2 outputs.", "its own head for 2 outputs."]
+
+
 def other_labels(folder: Path, owned: Path) -> None:
     edit_json(folder / "config.json", id2label={"0": "up", "1": "down"}, label2id={"up": 0, "down": 1})
 

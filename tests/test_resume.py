@@ -257,6 +257,16 @@ def test_checkpoints_that_were_deleted_are_missed(train: Trainer) -> None:
         train()
 
 
+def test_files_of_others_in_a_run_folder_outlive_it(train: Trainer) -> None:
+    train.interrupted(hear=when(Step, 6))
+    foreign = [train.run / "notes.txt", train.run / "checkpoints" / "step-copy" / "weights", train.run / "old" / "log"]
+    for file in foreign:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("precious")
+    train(keep=1)
+    assert [file.read_text() for file in foreign] == ["precious"] * 3
+
+
 def test_missing_records_are_not_made_up(train: Trainer) -> None:
     train.interrupted(hear=when(Step, 6))
     (train.run / "records.jsonl").unlink()

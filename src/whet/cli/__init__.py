@@ -30,7 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
     except click.Abort as error:
         return _report(interrupted(error.__cause__))
     except click.ClickException as error:
-        error.show()
+        with contextlib.suppress(OSError):
+            error.show()
         return error.exit_code
     except WhetError as error:
         return _report(error)
@@ -67,7 +68,7 @@ def _report(error: WhetError) -> int:
 def _say(line: str) -> None:
     import click
 
-    # Its reader may be gone, or the file it goes to may stand on the full disk that it tells of: the code still counts.
+    # Its reader may be gone, and the disk that it goes to may be full: the exit code still counts.
     with contextlib.suppress(OSError):
         click.echo(line, err=True)
 
