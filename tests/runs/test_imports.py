@@ -163,3 +163,80 @@ def test_the_command_says_what_it_assumed(tmp_path: Path) -> None:
 def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no run or file"):
         read_observed(tmp_path / "nothing.csv")
+
+
+@pytest.mark.parametrize(
+    ("header", "separator"),
+    [
+        ("epoch,loss,val_loss,val_accuracy", ","),
+        ("global_step;training_loss;validation_loss;accuracy", ";"),
+        ("step\ttrain_loss\teval_loss\teval_f1", "\t"),
+    ],
+)
+def test_columns_of_other_tools_are_known(tmp_path: Path, header: str, separator: str) -> None:
+    rows = [separator.join(map(str, (at, t, e, 0.8))) for at, (t, e) in enumerate(OVERFITTED, 1)]
+    path = csv_file(tmp_path, rows, header)
+    found = read_observed(path, KNOWN)
+    assert (judge(found).verdict, found.metric) == ("overfitting", "f1" if "f1" in header else "accuracy")
+
+
+def test_a_decimal_comma_is_read_where_semicolons_separate(tmp_path: Path) -> None:
+    path = csv_file(tmp_path, ["10;0,7;0,6;0,5", "20;0,5;0,4;0,8"], "step;train_loss;eval_loss;metric")
+    assert read_observed(path, KNOWN).evaluation.tolist() == [0.6, 0.4]
+
+
+def test_a_score_that_is_missing_is_taken_from_its_neighbours_and_said(tmp_path: Path) -> None:
+    path = csv_file(tmp_path, ["1,1,1,0.5", "2,1,1,", "3,1,1,0.7", "4,1,1,nan"])
+    found = read_observed(path, KNOWN)
+    assert found.score is not None
+    assert found.score.tolist() == pytest.approx([0.5, 0.6, 0.7, 0.7])
+    assert "2 evaluations" in found.assumed[0]
+
+
+def test_of_a_step_that_is_there_twice_the_last_counts(tmp_path: Path) -> None:
+    path = csv_file(tmp_path, ["1,1,0.9,0.5", "2,1,0.8,0.6", "2,1,0.7,0.7"])
+    assert read_observed(path, KNOWN).evaluation.tolist() == [0.9, 0.7]
+
+
+def test_parts_of_epochs_are_numbered(tmp_path: Path) -> None:
+    path = csv_file(tmp_path, ["0.5,1,0.9,0.5", "1.0,0.8,0.8,0.6", "1.5,0.6,0.7,0.7"], "epoch,loss,val_loss,acc")
+    found = read_observed(path, KNOWN)
+    assert found.steps.tolist() == [1, 2, 3]
+    assert found.training is not None
+    assert found.training.tolist() == [1, 0.8, 0.6]
+
+
+@pytest.mark.parametrize(("row", "says"), [("1e19,1,1,1", "step can have"), ("1,1,1,1\n1,a,1,1", "'a' is not")])
+def test_what_cannot_be_read_is_named(tmp_path: Path, row: str, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        read_observed(csv_file(tmp_path, [row]), KNOWN)
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="eval_loss is there twice"):
+        read_observed(csv_file(tmp_path, ["1,2,3"], "step,eval_loss,eval_loss"), KNOWN)
+
+
+def test_a_majority_that_cannot_be_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"at least 0\.333"):
+        Constants(majority=0.2, classes=3)
+
+
+def test_a_log_out_of_order_is_sorted(tmp_path: Path) -> None:
+    path = trainer_state(tmp_path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "log_history": content["log_history"][::-1]}))
+    assert judge(read_observed(path, KNOWN)).step == 30
+
+
+def test_the_first_of_several_evaluation_sets_is_read(tmp_path: Path) -> None:
+    path = trainer_state(tmp_path)
+    path.write_text(path.read_text().replace('"eval_', '"eval_matched_'))
+    found = read_observed(path, KNOWN)
+    assert (judge(found).verdict, found.metric) == ("overfitting", "f1")
+
+
+def test_the_score_before_anything_is_learnt_stands_in_for_the_majority(tmp_path: Path) -> None:
+    """Two uneven classes, a model that always gives the commoner one, and nobody who says so."""
+    path = csv_file(tmp_path, [f"{at},0.69,{0.69 + 0.003 * (at % 2)},0.68" for at in range(1, 9)])
+    assert judge(read_observed(path)).verdict == "not-learning"

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -237,3 +238,40 @@ def test_every_verdict_that_can_be_called_is_listed() -> None:
 def test_rank_correlation_knows_ties() -> None:
     assert rank_correlation(np.array([1.0, 2.0, 3.0])) == pytest.approx(1)
     assert rank_correlation(np.array([5.0, 5.0, 5.0])) == 0
+
+
+U_TURN = (0.95, 0.60, 0.70, 0.95)
+
+
+def judged(
+    evaluation: tuple[float, ...], training: tuple[float, ...], score: tuple[float, ...], **more: Any
+) -> Verdict:
+    steps = np.arange(1, len(evaluation) + 1) * 10
+    values = (np.array(each, float) * math.log(2) for each in (evaluation, training))
+    losses = dict(zip(("evaluation", "training"), values, strict=True))
+    settings = {"chance": math.log(2), "majority": 0.5, "rows": 1000, "metric": "accuracy", **more}
+    return judge(Observed(steps=steps, score=np.array(score, float), **losses, **settings))
+
+
+def test_a_short_turn_upwards_is_overfitting() -> None:
+    found = judged(U_TURN, (0.9, 0.5, 0.3, 0.1), (0.55, 0.75, 0.76, 0.75))
+    assert (found.verdict, found.step) == ("overfitting", 20)
+
+
+def test_a_restless_running_loss_is_no_sign_of_a_high_rate() -> None:
+    flat = (1.0, 1.01, 1.0, 1.0, 1.01, 1.0, 1.0, 1.01)
+    running = (1.12, 0.98, 1.15, 1.0, 1.13, 0.97, 1.1, 1.02)
+    assert judged(flat, running, (0.5,) * 8, probe=False).verdict == "not-learning"
+
+
+def test_a_collapse_to_chance_at_the_end_is_diverging() -> None:
+    found = judged((0.9, 0.6, 0.3, 0.25, 0.5, 2.6), (0.9, 0.7, 0.4, 0.3, 0.4, 1.2), (0.6, 0.8, 0.85, 0.86, 0.8, 0.5))
+    assert found.verdict == "diverging"
+    assert "evaluation loss" in found.sentence
+
+
+def test_the_epochs_advised_are_those_that_gave_the_score() -> None:
+    """The last score is best by luck: the advice is the first that is as good."""
+    rising = (0.9, 0.5, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65)
+    found = judged(rising, (0.9, 0.5, 0.3, 0.2, 0.1, 0.08, 0.05, 0.03), (0.6, 0.8, 0.85, 0.85, 0.85, 0.85, 0.85, 0.855))
+    assert "--epochs × 0.38" in found.advice

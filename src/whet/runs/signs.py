@@ -80,7 +80,7 @@ class Signs:
     @cached_property
     def lowest_e(self) -> float:
         """The smallest evaluation loss, less what the luckiest of many noisy evaluations owes to luck."""
-        luck = self.volatility * math.sqrt(2 * math.log(max(self.count, 2))) / 2
+        luck = self.noise * math.sqrt(2 * math.log(max(self.count, 2))) / 2
         return float(self.e[self.best]) + luck
 
     @cached_property
@@ -102,6 +102,17 @@ class Signs:
         return jitter(self.e)
 
     @cached_property
+    def turns(self) -> int:
+        """How often the evaluation loss changes between falling and rising."""
+        signs = np.sign(np.diff(self.e))
+        return int(np.sum(signs[1:] != signs[:-1]))
+
+    @cached_property
+    def noise(self) -> float:
+        """The volatility, unless the curve falls, turns once and rises: on few evaluations a bend looks like noise."""
+        return self.volatility if self.turns > 1 else 0.0
+
+    @cached_property
     def wobble(self) -> float:
         """What the median of a third of the evaluations owes to noise; nothing on a smooth curve."""
         return self.volatility / math.sqrt(max(self.count / 3, 1))
@@ -109,13 +120,17 @@ class Signs:
     @cached_property
     def flips(self) -> float:
         """The share of turns between up and down."""
-        signs = np.sign(np.diff(self.e))
-        return float(np.mean(signs[1:] != signs[:-1])) if len(signs) > 1 else 0.0
+        return self.turns / (self.count - 2) if self.count > 2 else 0.0
 
     @cached_property
     def leap(self) -> float:
-        """The largest rise from one evaluation to the next, in either loss."""
-        return max(float(np.max(np.diff(self.e), initial=0)), float(np.max(np.diff(self.t), initial=0)))
+        """The largest rise of the evaluation loss from one evaluation to the next."""
+        return float(np.max(np.diff(self.e), initial=0))
+
+    @cached_property
+    def order(self) -> float:
+        """-1 for always falling, 1 for always rising. A running training loss is too restless to have a say."""
+        return rank_correlation((self.e + self.t) / 2 if self.seen.probe else self.e)
 
     @cached_property
     def error(self) -> float:

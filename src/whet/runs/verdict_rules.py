@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from whet.runs import verdict_words as say
-from whet.runs.signs import Signs, rank_correlation, thirds
+from whet.runs.signs import Floats, Signs, rank_correlation, thirds
 
 ENOUGH = 4
 """Evaluations without which nothing but a loss that is not finite can be told."""
@@ -63,18 +63,19 @@ def not_enough(s: Signs) -> Call | None:
 def diverging(s: Signs) -> Call | None:
     """The training rows themselves got worse: far above chance, or back to it after learning."""
     low = int(np.argmin(s.calm_t))
-    lost = s.calm_t[low] < 0.7 and s.tail_t > 0.95
+    lost = s.calm_t[low] < 0.7 and (s.tail_t > 0.95 or np.min(s.t[-2:]) > max(1.1, 4 * s.calm_t[low]))
     # A head that starts far off and comes down without a jump is slow, not diverging.
     above = s.tail_t > 1.5 and (rank_correlation(s.t) > -0.6 or s.leap > 0.1)
-    if not (lost or above):
+    if not (lost or above or _collapsed(s)):
         return None
-    what = "training" if s.has_training else "evaluation"
+    end = max(s.tail_t, float(np.mean(s.t[-2:])))
+    what, before, after = "training", say.train_loss(s, s.t[low]), say.train_loss(s, end)
+    if not (s.has_training and (lost or above)):
+        low = s.best
+        what, before, after = "evaluation", say.loss(s, s.e[low]), say.loss(s, s.e[-1])
     return Call(
         verdict="diverging",
-        sentence=(
-            f"Diverging: {what} loss went from {say.train_loss(s, s.t[low])} at step {say.step(s, low)} "
-            f"to {say.train_loss(s, s.tail_t)}; {say.chance(s)}."
-        ),
+        sentence=f"Diverging: {what} loss went from {before} at step {say.step(s, low)} to {after}; {say.chance(s)}.",
         advice=f"Lower the rate tenfold ({say.rate(s, 0.1)}), warm up (--warmup 0.1) and clip (--clip 1.0).",
         at=low,
         numbers={"lowest_train_loss": float(s.t[low] * s.seen.chance)},
@@ -83,23 +84,25 @@ def diverging(s: Signs) -> Call | None:
 
 def rate_too_high(s: Signs) -> Call | None:
     """Thrown about above chance: at the end still, or for most of the run until the rate had fallen."""
-    highest = max(float(np.max(s.e)), float(np.max(s.t)))
+    highest = float(np.max(s.e))
     # A bend alone looks rough on a short curve: rough is what also turns, or leaps.
     rough = (s.volatility > 0.02 and s.flips > 0.2) or s.leap > 0.05
-    steady = rank_correlation((s.e + s.t) / 2) < -0.8 and s.leap < 0.1
+    steady = s.order < -0.8 and s.leap < 0.1
     # A curve at chance has two causes that look alike; a rate no one fine-tunes with decides.
     known = (s.seen.learning_rate or 0) >= 2e-3
     never = _learnt_nothing(s) and (known or (highest > 1.1 and rough and not steady))
     idle = float(np.mean(s.e[1:] > 0.97))
     late = s.tail_t > 0.6 and idle > 0.5 and float(np.max(s.e[1:])) > 1.1 and rough and not steady
-    if not (never or late):
+    if not (never or (late and not _rises_while_training_falls(s))):
         return None
     at = int(np.argmax(s.e))
+    thrown = f"evaluation loss is thrown about, up to {say.loss(s, s.e[at])} at step {say.step(s, at)}"
+    stuck = f"nothing learnt at a rate of {s.seen.learning_rate or 0:.2g}, evaluation loss {say.loss(s, s.tail_e)}"
     return Call(
         verdict="rate-too-high",
         sentence=(
-            f"Learning rate too high: evaluation loss is thrown about, up to {say.loss(s, s.e[at])} at step "
-            f"{say.step(s, at)}, where {say.chance(s)}; {say.score(s)}."
+            f"Learning rate too high: {thrown if s.e[at] > 1.05 and rough else stuck}, where {say.chance(s)}; "
+            f"{say.score(s)}."
         ),
         advice=f"Lower the rate ({say.rate(s, 0.05, '2e-5')}) and warm up (--warmup 0.1).",
         at=at,
@@ -110,7 +113,9 @@ def rate_too_high(s: Signs) -> Call | None:
 def rate_too_low(s: Signs) -> Call | None:
     """Slowly down, the answers as at the start; underfitting has changed some answers for the better."""
     known = _learnt_nothing(s) and (s.seen.learning_rate or 1) < 1e-6
-    crawls = not s.beats_majority and s.tail_e > 0.85 and s.tail_e - s.tail_t < 0.15 and _crawls(s)
+    # At a usual rate a loss that only comes down to chance has learnt the label shares, and will learn no more.
+    usual = (s.seen.learning_rate or 0) >= 1e-5 and s.tail_e > 0.995
+    crawls = not s.beats_majority and s.tail_e > 0.85 and s.tail_e - s.tail_t < 0.15 and _crawls(s) and not usual
     if not (known or crawls):
         return None
     return Call(
@@ -172,7 +177,7 @@ def overfitting(s: Signs) -> Call | None:
         return None
     lost = _score_lost(s)
     # The score may peak after the loss has turned: it is the score that a model is stopped by.
-    stop = s.best if s.seen.score is None else max(s.best, int(np.argmax(s.seen.score)))
+    stop = s.best if s.seen.score is None else max(s.best, _as_good_as_best(s, s.seen.score))
     severe = lost > 2 * s.error
     score = f"{s.seen.metric} fell by {say.points(s, lost)}" if severe else f"{s.seen.metric} held"
     kind = "Overfitting" if severe else "Overfitting (overconfident)"
@@ -201,8 +206,8 @@ def erratic(s: Signs) -> Call | None:
     """Up and down by more than noise; a bend that a short curve makes only once is not."""
     rises = np.diff(s.e)
     leaps = int(np.sum(rises > 0.15))
-    restless = s.volatility > 0.08 and s.flips >= (0.3 if leaps else 0.4) and float(np.max(rises)) > 0.08
-    if not (restless or leaps >= 2):
+    restless = s.volatility > 0.08 and float(np.max(rises)) > 0.08
+    if s.flips < 0.4 or s.turns < 2 or not (restless or leaps >= 2):
         return None
     jumps = np.abs(rises)
     at, jump = int(np.argmax(jumps)) + 1, float(np.median(jumps))
@@ -279,13 +284,13 @@ def plateau(s: Signs) -> Call | None:
 
 
 def healthy(s: Signs) -> Call | None:
-    falling = s.slope > 0.02
+    falling = s.slope > 0.02 and s.e[-1] < 1.03 * s.e[s.best]
     more = f"Still falling: {say.epochs(s, 1.5)} may gain a little." if falling else "More data may still help."
     return Call(
         verdict="healthy",
         sentence=(
-            f"Healthy: evaluation loss fell from {say.loss(s, s.e[0])} to {say.loss(s, s.e[-1])}, "
-            f"best at step {say.step(s, s.best)}; {say.score(s)}."
+            f"Healthy: evaluation loss fell from {say.loss(s, s.e[0])} to {say.loss(s, s.e[s.best])} at step "
+            f"{say.step(s, s.best)}{_since(s)}; {say.score(s)}."
         ),
         advice=f"Ship it. {more}",
         at=s.best,
@@ -315,6 +320,14 @@ def first_call(s: Signs) -> Call:
     return next(call for rule in RULES if (call := rule(s)) is not None)
 
 
+def _collapsed(s: Signs) -> bool:
+    """Better than chance once, and at the end no better in score and worse in loss."""
+    if s.seen.score is None or s.seen.majority is None or (s.seen.probe and s.t[-1] < 0.7):
+        return False
+    back = s.seen.score[-1] <= s.seen.majority + 2 * s.error
+    return bool(s.beats_majority and s.e[s.best] < 0.9 and s.e[-1] > 1.1 and back)
+
+
 def _learnt_nothing(s: Signs) -> bool:
     """The gate of the three verdicts on the rate: no score, and no training loss below chance."""
     return not s.beats_majority and s.tail_t > 0.9
@@ -329,7 +342,7 @@ def _crawls(s: Signs) -> bool:
     fell, lately = first - last, middle - last
     allowance = 1.5 * s.wobble
     ordered = -0.6 if s.count >= 8 else -0.75
-    return rank_correlation((s.e + s.t) / 2) < ordered and fell > allowance and lately > 0.2 * fell - allowance
+    return s.order < ordered and fell > allowance and lately > 0.2 * fell - allowance
 
 
 def _rises_while_training_falls(s: Signs) -> bool:
@@ -340,7 +353,7 @@ def _rises_while_training_falls(s: Signs) -> bool:
     return (
         s.count - 1 - s.best >= 2
         and end > 1.1 * s.lowest_e
-        and rise > max(0.03, 1.5 * s.volatility)
+        and rise > max(0.03, 1.5 * s.noise)
         and fell
         and rank_correlation(s.e[s.best :]) > 0.5
     )
@@ -356,6 +369,16 @@ def _score_lost(s: Signs) -> float:
         return 0.0
     held = np.convolve(s.seen.score, (0.5, 0.5), "valid")
     return float(np.max(held) - held[-1])
+
+
+def _since(s: Signs) -> str:
+    """Where the evaluation loss stands at the end, if that is not where it was lowest."""
+    return "" if s.best == s.count - 1 else f" and is {say.loss(s, s.e[-1])} at the end"
+
+
+def _as_good_as_best(s: Signs, score: Floats) -> int:
+    """The first evaluation whose score is within its error of the best: later ones may owe the rest to luck."""
+    return int(np.argmax(score >= np.max(score) - s.error))
 
 
 def _levelled(s: Signs) -> int:
