@@ -11,8 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
+
+# No test depends on how fast the machine is, and hypothesis's default deadline would.
+hypothesis.settings.register_profile("whet", deadline=None)
+hypothesis.settings.load_profile("whet")
 
 FAMILIES = ("bert", "roberta", "distilbert", "electra", "modernbert")
 
