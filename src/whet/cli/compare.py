@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def compare(runs: tuple[Path, ...], split: str | None, html: Path | None, as_json: bool) -> None:
     """Compare runs with the first: settings that differ, scores with intervals, and what may be luck."""
+    from whet.cli.terminal import wrapped
     from whet.runs.compare import compare as compared
 
     found = compared(runs, split)
@@ -33,10 +35,12 @@ def compare(runs: tuple[Path, ...], split: str | None, html: Path | None, as_jso
         return
     for line in comparison_lines(found):
         click.echo(line)
+    for difference in found.differences:
+        click.echo(wrapped(difference.sentence, sys.stdout))
 
 
 def comparison_lines(found: Comparison) -> list[str]:
-    """Scores, then the settings that differ, then what it comes to."""
+    """Scores, then the settings that differ."""
     from whet.runs.compare import describe
     from whet.runs.progress import duration
 
@@ -57,7 +61,6 @@ def comparison_lines(found: Comparison) -> list[str]:
         "",
         *(table(settings) if found.settings else [same]),
         "",
-        *(difference.sentence for difference in found.differences),
     ]
 
 

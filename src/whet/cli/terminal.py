@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import sys
 import textwrap
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -47,6 +49,7 @@ class Terminal:
         """A line that stays."""
         if self.quiet:
             return
+        line = wrapped(line, sys.stderr)
         if self.live is not None:
             from rich.text import Text
 
@@ -99,15 +102,39 @@ def show_result(run: Run) -> None:
     for split, prefix in (("validation", ""), ("test", "test_")):
         shown = [f"{name} {metrics[prefix + name]:.4f}" for name in _main_metrics(start) if prefix + name in metrics]
         if shown:
-            click.echo(f"{split:<11}{', '.join(shown)}")
+            _show(split, ", ".join(shown))
     if majority:
-        click.echo(f"{'majority':<11}{majority['metric']} {majority['value']:.4f} (always {majority['label']!r})")
+        _show("majority", f"{majority['metric']} {majority['value']:.4f} (always {majority['label']!r})")
     said = " ".join(line for line in (verdict["sentence"], verdict["baseline"], verdict["advice"]) if line)
-    click.echo(textwrap.fill(said, 80, initial_indent=f"{'verdict':<11}", subsequent_indent=" " * 11))
-    click.echo(f"{'run':<11}{run.path}")
+    _show("verdict", said)
+    _show("run", str(run.path))
     if (run.path / "report.html").is_file():
-        click.echo(f"{'report':<11}{run.path / 'report.html'}")
+        _show("report", str(run.path / "report.html"))
     click.echo(f"\n{load_snippet(run)}")
+
+
+def _show(name: str, said: str) -> None:
+    click.echo(wrapped(f"{name:<11}{said}", sys.stdout, indent=11))
+
+
+def wrapped(line: str, stream: TextIO, indent: int = 2) -> str:
+    """The line cut between words to fit the terminal, the rest indented; whole where the stream is none.
+
+    A word that is too long, such as a path, stays whole too: it is there to be copied.
+    """
+    if not stream.isatty():
+        return line
+    return textwrap.fill(
+        line, _columns(stream), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _columns(stream: TextIO) -> int:
+    """How wide this very terminal is: standard output may go elsewhere while this is shown."""
+    if "COLUMNS" not in os.environ:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            return os.get_terminal_size(stream.fileno()).columns or 80
+    return shutil.get_terminal_size().columns
 
 
 def load_snippet(run: Run) -> str:
