@@ -34,3 +34,13 @@ def test_links_lead_somewhere() -> None:
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_exit_code_is_named() -> None:
+    from whet import errors
+
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    said = text.split("Exit codes that scripts can trust: ", 1)[1].split(" ## ", 1)[0]
+    kinds = (errors.UsageError, errors.ArtifactError, errors.EnvironmentFault, errors.Diverged, errors.Interrupted)
+    assert re.findall(r"\b\d+\b", said) == ["0", *(str(kind.exit_code) for kind in kinds)]
+    assert f"{errors.Diverged.exit_code} the loss or its gradient stopped being finite" in said
