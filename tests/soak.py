@@ -13,17 +13,18 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from soak_ranks import TwoRanks
 
 from whet.playground import SAVE_EVERY
 from whet.selftest import Laboratory, Outcome, Tally, warm_process
 
+Trial = Callable[[Laboratory, Tally, int], None]
 ROOT = Path(__file__).parent.parent
 REPORT = ROOT / "docs" / "reliability.md"
 SAY_EVERY_SECONDS = 30.0
@@ -50,6 +51,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--corruptions", type=int, default=10_000, help="damages to checkpoints")
     parser.add_argument("--damaged-runs", type=int, default=90, help="damages inside a run that then goes on")
     parser.add_argument("--rank-kills", type=int, default=100, help="trials with kill -9 of one or both of two ranks")
+    parser.add_argument("--at-once", type=int, default=4, help="trials at the same time")
     parser.add_argument("--boundaries", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=REPORT)
@@ -57,31 +59,51 @@ def arguments() -> argparse.Namespace:
 
 
 def trials(laboratory: Laboratory, asked: argparse.Namespace) -> Iterator[Tally]:
-    yield repeat(Tally("kill -9 at a random moment"), laboratory.kill_at_random_moment, asked.kills)
+    places = [laboratory.beside(number) for number in range(asked.at_once)]
+
+    def each(name: str, trial: Trial, count: int) -> Tally:
+        return repeat(name, places, trial, count)
+
+    yield each("kill -9 at a random moment", lambda lab, tally, at: lab.kill_at_random_moment(tally), asked.kills)
     if asked.boundaries:
         for subject in laboratory.subjects:
-            tally = Tally(f"kill -9 at every file boundary, {subject.name} layers")
-            places = iter(range(1, subject.boundaries + 1))
-            yield repeat(
-                tally,
-                lambda tally, subject=subject, places=places: laboratory.kill_at_boundary(tally, next(places), subject),
+            yield each(
+                f"kill -9 at every file boundary, {subject.name} layers",
+                lambda lab, tally, at, subject=subject: lab.kill_at_boundary(tally, at, subject),
                 subject.boundaries,
             )
-    yield repeat(Tally("SIGTERM or SIGINT at a random moment"), laboratory.interrupt, asked.signals)
-    yield repeat(Tally("newest checkpoint damaged, run goes on"), laboratory.corrupt, asked.damaged_runs)
+    yield each("SIGTERM or SIGINT at a random moment", lambda lab, tally, at: lab.interrupt(tally), asked.signals)
+    damaged = "newest checkpoint damaged, run goes on"
+    yield each(damaged, lambda lab, tally, at: lab.corrupt(tally), asked.damaged_runs)
     if asked.rank_kills:
-        tally = Tally("two ranks, one or both killed at a random moment")
-        yield repeat(tally, TwoRanks(laboratory).kill, asked.rank_kills)
+        ranks = TwoRanks(laboratory)
+        name = "two ranks, one or both killed at a random moment"
+        yield each(name, lambda lab, tally, at: ranks.beside(lab).kill(tally), asked.rank_kills)
 
 
-def repeat(tally: Tally, trial: Callable[[Any], None], count: int) -> Tally:
-    said = time.monotonic()
-    for done in range(1, count + 1):
-        trial(tally)
-        if time.monotonic() - said > SAY_EVERY_SECONDS or done == count:
-            said = time.monotonic()
-            print(f"{tally.name}: {done} of {count}, {tally.exact} bit-exact, {tally.stuck} stuck", file=sys.stderr)
-    return tally
+def repeat(name: str, places: list[Laboratory], trial: Trial, count: int) -> Tally:
+    """So many trials, one at a time in each of the places."""
+    numbers, tallies = iter(range(1, count + 1)), [Tally(name) for _ in places]
+
+    def work(place: Laboratory, tally: Tally) -> None:
+        for number in numbers:  # shared: each number is taken once
+            trial(place, tally, number)
+
+    with ThreadPoolExecutor(len(places)) as pool:
+        working = [pool.submit(work, place, tally) for place, tally in zip(places, tallies, strict=True)]
+        while wait(working, timeout=SAY_EVERY_SECONDS).not_done:
+            _progress(name, tallies, count)
+    for work_done in working:
+        work_done.result()
+    _progress(name, tallies, count)
+    for tally in tallies[1:]:
+        tallies[0].add(tally)
+    return tallies[0]
+
+
+def _progress(name: str, tallies: list[Tally], count: int) -> None:
+    done, exact, stuck = (sum(getattr(tally, what) for tally in tallies) for what in ("trials", "exact", "stuck"))
+    print(f"{name}: {done} of {count}, {exact} bit-exact, {stuck} stuck", file=sys.stderr)
 
 
 def report(outcome: Outcome, asked: argparse.Namespace, laboratory: Laboratory) -> str:
@@ -110,8 +132,8 @@ CPU; {outcome.seconds / 60:.0f} minutes.
 A trial trains a tiny BERT for 24 steps (dropout on, rows shuffled, a checkpoint every {SAVE_EVERY} steps and at each
 best evaluation), interrupts it, runs the same command again, and compares the finished run with one that was left
 alone: `model/`, `predictions.parquet`, and every record without its timings. Trials alternate between the engine's
-general and its fused layers. A killed trial is killed one to three times, anywhere from reading the data to writing
-the report."""
+general and its fused layers, {asked.at_once} at the same time. A killed trial is killed one to three times, anywhere
+from reading the data to writing the report."""
 
 
 def _interruptions(outcome: Outcome) -> str:

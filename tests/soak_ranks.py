@@ -6,6 +6,7 @@ ending the others when one is gone, is done here in its way: SIGTERM, some patie
 
 from __future__ import annotations
 
+import copy
 import signal
 import socket
 import time
@@ -33,6 +34,12 @@ class TwoRanks:
                 raise EnvironmentFault(f"The reference run of two ranks failed: {_said(home)}")
             self.expected.append(story(home / "run"))
             self.seconds.append(time.monotonic() - started)
+
+    def beside(self, laboratory: Laboratory) -> TwoRanks:
+        """The same references, and trials in another place."""
+        other = copy.copy(self)
+        other.laboratory, other.chosen = laboratory, laboratory.chosen
+        return other
 
     def kill(self, tally: Tally) -> None:
         """One of them, or both, at a random moment; then both are started again."""

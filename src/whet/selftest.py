@@ -6,6 +6,7 @@ not the import of every library.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import queue
@@ -56,6 +57,7 @@ class Warm:
             bufsize=0,
         )
         self._answers: dict[int, queue.Queue[int]] = {}
+        self._asking = threading.Lock()
         self._ready: queue.Queue[bool] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
         try:
@@ -66,8 +68,9 @@ class Warm:
 
     def start(self, arguments: list[str], folder: Path, **request: Any) -> Command:
         """A whet command in a folder of its own."""
-        number = len(self._answers)
-        self._answers[number] = queue.Queue()
+        with self._asking:
+            number = len(self._answers)
+            self._answers[number] = queue.Queue()
         output = folder / "output.txt"
         about = {"id": number, "arguments": arguments, "folder": str(folder), "output": str(output), **request}
         self._send({"do": "start", **about})
@@ -88,7 +91,8 @@ class Warm:
 
     def _send(self, request: dict[str, Any]) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        with self._asking:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -148,6 +152,13 @@ class Tally:
     def passed(self) -> bool:
         return self.exact == self.trials and not self.wrong_exit
 
+    def add(self, other: Tally) -> None:
+        """Trials of the same kind that were made elsewhere."""
+        for name in ("trials", "interruptions", "stuck", "exact", "different", "wrong_exit"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.most_repeated = max(self.most_repeated, other.most_repeated)
+        self.troubles += other.troubles
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -183,6 +194,13 @@ class Laboratory:
         if status != 0:
             raise EnvironmentFault(f"The reference run ended with {status}: {_last_line(home)}")
         return Subject(name, model, story(home / "run"), time.monotonic() - started, int(count.read_text()))
+
+    def beside(self, number: int) -> Laboratory:
+        """Another one with the same references, for trials at the same time."""
+        other = copy.copy(self)
+        other.folder, other.chosen = self.folder / f"beside-{number}", random.Random(self.chosen.randrange(2**32))
+        other.folder.mkdir()
+        return other
 
     def _next(self, tally: Tally) -> Subject:
         return self.subjects[tally.trials % len(self.subjects)]
