@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +15,8 @@ from whet.runs.store import RunFolder
 
 Listener = Callable[[Any, Job], None]
 """Called with every event of the loop."""
+SURE_ENOUGH = 0.6
+"""Confidence of a verdict from which on it is told before the end: below, it flips with the next evaluation."""
 
 
 class Recorder:
@@ -112,19 +114,13 @@ class Recorder:
         raise AssertionError("the loop ends with an End record")
 
     def _judge(self, step: int) -> None:
-        """A verdict on the curves so far, recorded when it is another one than before."""
-        from whet.runs.verdict import verdict_of
-
+        """What the curves say so far, where it is news."""
         if not self.ranks.is_main:
             return
-        records = self.folder.records()
-        found = verdict_of(records)
-        told = [record for record in records if isinstance(record, Finding) and record.about == "verdict"]
-        if found.verdict != (told[-1].details["verdict"] if told else "not-enough"):
-            self._append(
-                Finding(step=step, about="verdict", sentence=found.sentence, details={"verdict": found.verdict})
-            )
-            self.say(f"So far: {found.sentence}")
+        finding = early_verdict(self.folder.records(), step)
+        if finding is not None:
+            self._append(finding)
+            self.say(f"So far: {finding.sentence}")
 
     def _stop_if_anybody_must(self) -> None:
         """Agreed here by all processes, at the same step: a handler of one of them could not do that."""
@@ -256,6 +252,22 @@ class Recorder:
             best_score=state.best_score,
             seconds=round(state.seconds, 3),
         )
+
+
+def early_verdict(records: Sequence[Record], step: int) -> Finding | None:
+    """A verdict that is worth telling before the end: sure enough, and another than the last one told.
+
+    It depends on the records alone, so that a resumed run records the same.
+    """
+    from whet.runs.verdict import SICK, verdict_of
+
+    found = verdict_of(records)
+    told = [record for record in records if isinstance(record, Finding) and record.about == "verdict"]
+    # As long as nothing bad was told, nobody needs to hear that all is well.
+    news = found.verdict != told[-1].details["verdict"] if told else found.verdict in SICK
+    if not news or found.verdict == "not-enough" or found.confidence < SURE_ENOUGH:
+        return None
+    return Finding(step=step, about="verdict", sentence=found.sentence, details={"verdict": found.verdict})
 
 
 def write_report_quietly(folder: RunFolder, say: Say) -> None:
