@@ -54,6 +54,9 @@ class Pieces(Protocol):
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor: ...
 
+    def project(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """A product whose bias is added here or by the `activate` or `norm` that comes next, as the device likes."""
+
     def activate(self, x: Tensor, bias: Tensor, shape: Shape) -> Tensor: ...
 
     def activate_backward(
@@ -165,11 +168,11 @@ class Encoder:
     def _after_attention(self, context: Tensor, residual: Tensor, layer: Layer, key: int) -> tuple[Tensor, Any]:
         w, pieces, shape = layer.weights, self.pieces, self.shape
         norm1, norm2 = (w["norm1_weight"], w["norm1_bias"]), (w["norm2_weight"], w["norm2_bias"])
-        projected = torch.mm(context, w["out"].t())
+        projected = pieces.project(context, w["out"], w["out_bias"])
         y, s1 = pieces.norm(projected, w["out_bias"], residual, norm1, shape.output_dropout, shape, key + 1)
-        up = torch.mm(y, w["up"].t())
+        up = pieces.project(y, w["up"], w["up_bias"])
         activated = pieces.activate(up, w["up_bias"], shape)
-        down = torch.mm(activated, w["down"].t())
+        down = pieces.project(activated, w["down"], w["down_bias"])
         z, s2 = pieces.norm(down, w["down_bias"], y, norm2, shape.dropout, shape, key + 2)
         return z, (y, up, activated, s1, s2)
 

@@ -145,8 +145,9 @@ class CpuPieces:
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return F.linear(x, weight, bias.to(x.dtype))
 
+    project = linear
+
     def activate(self, x: Tensor, bias: Tensor, shape: Shape) -> Tensor:
-        x += bias.to(x.dtype)
         return F.gelu(x, approximate=shape.gelu)
 
     def activate_backward(
@@ -166,7 +167,6 @@ class CpuPieces:
         shape: Shape,
         key: int,
     ) -> tuple[Tensor, Any]:
-        x += bias.to(x.dtype)
         mask = self._mask(x.shape, rate, key, x.dtype)
         total = x + residual if mask is None else torch.addcmul(residual, x, mask)
         y, mean, rstd = aten.native_layer_norm(total, [shape.hidden], *weights, shape.epsilon)

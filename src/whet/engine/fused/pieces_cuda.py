@@ -159,6 +159,10 @@ class CudaPieces:
         start = int(bias.storage_offset())
         return F.linear(x, weight, self._rounded[start : start + bias.shape[0]])
 
+    def project(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """The kernel that comes next adds the bias."""
+        return torch.mm(x, weight.t())
+
     def activate(self, x: Tensor, bias: Tensor, shape: Shape) -> Tensor:
         y = torch.empty_like(x)
         elements = x.numel()
