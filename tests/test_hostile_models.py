@@ -14,6 +14,7 @@ import pytest
 import whet
 from whet.errors import ArtifactError
 from whet.playground import write_model, write_rows
+from whet.runs.store import SUMS
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +208,7 @@ def no_head(folder: Path, owned: Path) -> None:
 def test_a_hostile_run_is_refused_for_predictions(spoil: Any, trained: Path, tmp_path: Path) -> None:
     run, owned = tmp_path / "run", tmp_path / "owned"
     shutil.copytree(trained, run)
+    (run / SUMS).unlink()  # which would notice all of it, and hide what is tested here
     spoil(run / "model", owned)
     with pytest.raises(ArtifactError):
         whet.load(run)
@@ -218,7 +220,21 @@ def test_commands_end_with_3_on_a_pickle(name: str, trained: Path, source: Path,
     from whet.cli import main
 
     shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "run" / SUMS).unlink()
     only_pickle(tmp_path / "run" / "model", tmp_path / "owned")
     assert main([name, str(tmp_path / "run"), str(source)]) == 3
     assert "a pickle, which can run code" in capsys.readouterr().err
     assert not (tmp_path / "owned").exists()
+
+
+def test_a_flipped_bit_in_the_finished_model_is_noticed(tmp_path: Path) -> None:
+    write_model(tmp_path / "model")
+    write_rows(tmp_path / "rows.csv")
+    run = whet.fit(tmp_path / "rows.csv", model=str(tmp_path / "model"), run=str(tmp_path / "run"), max_steps=2)
+    weights = run.path / "model" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-100] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(ArtifactError, match=r"model\.safetensors.*damaged or changed"):
+        whet.load(run.path)
+    assert whet.load(run.path / "model").predict(["yes apple"])  # asked for as it is

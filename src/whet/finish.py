@@ -25,7 +25,7 @@ from whet.metrics.scores import predicted, probabilities
 from whet.prepare import Job
 from whet.records import Record, Start
 from whet.runs.card import model_card
-from whet.runs.store import RunFolder
+from whet.runs.store import SUMS, RunFolder, sums_of
 
 if TYPE_CHECKING:
     from whet.data.columns import Task
@@ -179,6 +179,7 @@ def write_model(folder: RunFolder, model: Any, tokenizer: Any) -> None:
     save_model(model, tokenizer, scratch)
     (scratch / "README.md").write_text(model_card(folder), encoding="utf-8")
     sync_tree(scratch)
+    folder.write_json(SUMS, sums_of(scratch))
     shutil.rmtree(target, ignore_errors=True)
     os.replace(scratch, target)
 

@@ -45,6 +45,7 @@ class Predictor:
         data = RunFolder(folder).data if (folder / "data.json").is_file() else {}
         trained = data.get("labels")
         if (folder / "model" / "config.json").is_file():
+            RunFolder(folder).refuse_changed_model()
             folder = folder / "model"
         elif (folder / "config.toml").is_file():
             raise ArtifactError(

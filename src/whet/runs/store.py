@@ -6,6 +6,7 @@ environment.json   versions, device, precision, the path the engine took and why
 records.jsonl      one record a line, append-only
 checkpoints/       step-000459/ …, each complete or absent
 model/             a standard Hugging Face folder
+model.sums.json    what proves that the files in it are those that were written
 predictions.parquet
 report.html
 """
@@ -13,6 +14,7 @@ report.html
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -29,7 +31,17 @@ from whet.records import End, Record, from_line, replay, to_line
 RECORDS = "records.jsonl"
 CONFIG = "config.toml"
 LOCK = ".lock"
+SUMS = "model.sums.json"
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
+
+
+def sums_of(folder: Path) -> dict[str, str]:
+    """SHA-256 of each file in it."""
+    found = {}
+    for file in sorted(folder.iterdir()):
+        with open(file, "rb") as opened:
+            found[file.name] = hashlib.file_digest(opened, "sha256").hexdigest()
+    return found
 
 
 @dataclass(frozen=True)
@@ -83,6 +95,19 @@ class RunFolder:
                 raise EnvironmentFault(
                     f"{str(entry)!r} is a link, which a run folder never holds.",
                     "Remove it, or choose another --run; nothing was touched.",
+                )
+
+    def refuse_changed_model(self) -> None:
+        """One flipped bit makes a model that loads, and answers something else."""
+        if not (self.path / SUMS).is_file():
+            return
+        expected = self.read_json(SUMS)
+        found = sums_of(self.model)
+        for name in expected:
+            if found.get(name) != expected[name]:
+                raise ArtifactError(
+                    f"{str(self.model / name)!r} is not the file that the run has written: it was damaged or changed.",
+                    f"Train again; to use it as it is, load {str(self.model)!r} instead of the run.",
                 )
 
     def discard_unstarted(self) -> None:
