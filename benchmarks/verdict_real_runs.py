@@ -73,10 +73,12 @@ class Cause:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
+FINE = ("healthy", "plateau", "underfitting")
 # Where more than one verdict is right, the cause shows in either way, and the advice is the same or nearly so.
 CAUSES = (
-    Cause("usual settings, one epoch", ("healthy", "plateau"), settings={"epochs": 1}),
-    Cause("a lower rate, two epochs", ("healthy", "plateau"), settings={"epochs": 2, "learning_rate": 2e-5}),
+    # Nothing is wrong with these two; whether so few epochs are enough depends on the data.
+    Cause("usual settings, one epoch", FINE, settings={"epochs": 1}),
+    Cause("a lower rate, two epochs", FINE, settings={"epochs": 2, "learning_rate": 2e-5}),
     Cause("rate × 100", ("rate-too-high", "diverging"), 1500, settings={"learning_rate": 5e-3, "epochs": 2}),
     Cause(
         "rate × 100, no clipping",
@@ -171,7 +173,7 @@ def report(results: list[dict[str, Any]]) -> None:
     kinds = sorted({truth for truth, _ in pairs})
     scores = f1_by_kind(pairs, kinds)
     healthy = [r for r in results if r["expected"][0] == "healthy"]
-    sick = sum(r["verdict"] in SICK for r in healthy)
+    sick = sum(r["verdict"] in SICK - set(FINE) for r in healthy)
     print(
         f"\n{sum(r['right'] for r in results)} of {len(results)} right, macro-F1 {np.mean(list(scores.values())):.3f}"
     )

@@ -89,7 +89,7 @@ def rate_too_high(s: Signs) -> Call | None:
     rough = (s.volatility > 0.02 and s.flips > 0.2) or s.leap > 0.05
     steady = s.order < -0.8 and s.leap < 0.1
     # A curve at chance has two causes that look alike; a rate no one fine-tunes with decides.
-    known = (s.seen.learning_rate or 0) >= 2e-3
+    known = (s.seen.learning_rate or 0) >= 2e-4
     never = _learnt_nothing(s) and (known or (highest > 1.1 and rough and not steady))
     idle = float(np.mean(s.e[1:] > 0.97))
     late = s.tail_t > 0.6 and idle > 0.5 and float(np.max(s.e[1:])) > 1.1 and rough and not steady
