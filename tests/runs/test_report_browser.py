@@ -49,6 +49,7 @@ def test_dragging_zooms_and_a_double_click_shows_all(browser: Any, report: str) 
         seen.page.wait_for_selector("#chart-loss path.line")
         first_tick = "document.querySelector('#chart-loss .tick.middle').textContent"
         before = seen.page.evaluate(f"() => {first_tick}")
+        seen.page.locator("#chart-loss .plot").scroll_into_view_if_needed()
         box = seen.page.locator("#chart-loss .plot").bounding_box()
         seen.page.mouse.move(box["x"] + 150, box["y"] + 90)
         seen.page.mouse.down()
