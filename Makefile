@@ -44,7 +44,7 @@ fuzz: $(VENV)/.installed-dev
 	$(BIN)/python tests/fuzz_inputs.py --cases 10000 --seed 1
 
 soak: $(VENV)/.installed-dev
-	$(BIN)/python tests/soak.py --kills 1000 --signals 200 --corruptions 10000
+	$(BIN)/python tests/soak.py --kills 1000 --signals 200 --corruptions 10000 --rank-kills 100
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

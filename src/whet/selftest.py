@@ -25,6 +25,7 @@ from typing import Any
 
 from whet.errors import EnvironmentFault
 from whet.playground import DAMAGES, differences, steps_repeated, story, train_arguments, write_rows
+from whet.records import Save
 from whet.runs.store import RunFolder
 
 STUCK_SECONDS = 120.0
@@ -254,9 +255,11 @@ class Laboratory:
         checkpoints = self._killed_with_checkpoints(home, subject)
         damage = DAMAGES[tally.trials % len(DAMAGES)]
         damage.inflict(checkpoints[-1], self.chosen)
+        # Killed between a checkpoint's completion and its record: once the folder is gone too, nothing tells of it.
+        told = checkpoints[-1].exists() or _is_recorded(home / "run", checkpoints[-1])
         tally.interruptions += 1
         (home / "output.txt").unlink()
-        if "Passed over" not in self._finish(home, subject, tally):
+        if "Passed over" not in self._finish(home, subject, tally) and told:
             tally.wrong_exit += 1
             tally.troubles.append(f"{home.name}: a {damage.name} was not said")
 
@@ -304,6 +307,11 @@ class Laboratory:
         home = self.folder / name
         home.mkdir()
         return home
+
+
+def _is_recorded(run: Path, checkpoint: Path) -> bool:
+    records = RunFolder(run).all_records()
+    return any(isinstance(record, Save) and Path(record.path).name == checkpoint.name for record in records)
 
 
 def _last_line(home: Path) -> str:
