@@ -21,11 +21,13 @@ def test_the_page_is_served_until_ctrl_c_and_its_address_is_said(tmp_path: Path)
     command = [sys.executable, "-c", "from whet.cli.watch import watch; watch()", str(tmp_path), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
+    assert process.stderr is not None
     found = re.search(r"http://127\.0\.0\.1:(\d+)/", process.stdout.readline())
     assert found
     assert httpx.get(f"{found[0]}api/runs").json()["runs"][0]["name"] == "run"
+    said = process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert f"ssh -L {found[1]}:127.0.0.1:{found[1]}" in said
     assert process.returncode == 0
 

@@ -25,12 +25,14 @@ def watch(run: Path, port: int | None, open_browser: bool) -> None:
         if port is not None:
             raise
         server = start(run)
-    click.echo(f"Watching {run}: {server.url}")
-    click.echo(f"From another machine: {server.ssh_line}  and open the same address there.", err=True)
-    click.echo("Ctrl-C ends it; the run goes on.", err=True)
-    if open_browser:
-        click.launch(server.url)
     try:
-        threading.Event().wait()
+        click.echo(f"Watching {run}: {server.url}")
+        click.echo(f"From another machine: {server.ssh_line}  and open the same address there.", err=True)
+        click.echo("Ctrl-C ends it; the run goes on.", err=True)
+        if open_browser:
+            click.launch(server.url)
+        # In short waits: a signal that comes right before a wait does not end that wait.
+        while not threading.Event().wait(0.2):
+            pass
     except KeyboardInterrupt:
         server.stop()
