@@ -158,7 +158,7 @@ def label_noise(s: Signs) -> Call | None:
     if s.beats_majority or not _rises_while_training_falls(s):
         return None
     # Little data overfits too, but has then learnt something first.
-    if s.lowest_e < 0.9 or (s.lowest_e < 0.97 and (s.lead is None or s.lead > 1)):
+    if s.lowest_e < 0.9 or (s.lead > 1.2 if s.lead is not None else s.lowest_e < 0.97):
         return None
     return Call(
         verdict="label-noise-suspected",
