@@ -18,7 +18,10 @@ from whet.errors import EnvironmentFault, UsageError
 
 def test_the_page_is_served_until_ctrl_c_and_its_address_is_said(tmp_path: Path) -> None:
     build_run(tmp_path / "run", rows=20)
-    command = [sys.executable, "-c", "from whet.cli.watch import watch; watch()", str(tmp_path), "--port", "0"]
+    # A shell's background job ignores Ctrl-C, and so would everything that is started in it.
+    listens = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    script = f"{listens}; from whet.cli.watch import watch; watch()"
+    command = [sys.executable, "-c", script, str(tmp_path), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stderr is not None
