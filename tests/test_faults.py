@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -296,9 +297,11 @@ def test_a_tracker_that_cannot_write_is_said_and_the_run_ends_as_without_it(sour
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="who a process has started stands in /proc")
 def test_a_training_has_no_helper_process_that_could_die_or_hang(source: Path, model: Path) -> None:
     def children() -> set[str]:
-        return {
-            child for task in Path("/proc/self/task").iterdir() for child in (task / "children").read_text().split()
-        }
+        found: set[str] = set()
+        for task in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread may have ended meanwhile
+                found.update((task / "children").read_text().split())
+        return found
 
     before, seen = children(), []
     config = make_config({"source": str(source), **settings(model)})
