@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from whet.engine.devices import Hardware
@@ -73,17 +72,7 @@ class ShardedStepper(Stepper):
     def tensors(self) -> Groups:
         """Gathered from all processes, one tensor after another; only the main process keeps them."""
         self._let_go()
-        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        return {
-            "model": self._gathered(model_tensors(self.model)),
-            "optimizer": self._gathered(
-                {
-                    f"{names[id(parameter)]}:{kind}": torch.as_tensor(value)
-                    for parameter, state in self.optimizer.state.items()
-                    for kind, value in state.items()
-                }
-            ),
-        }
+        return {group: self._gathered(tensors) for group, tensors in super().tensors().items()}
 
     def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Each process takes its share of the whole tensors."""
