@@ -56,6 +56,13 @@ def told(found: list[Record]) -> list[str]:
     return [record.details["verdict"] for record in so_far if isinstance(record, Finding)]
 
 
+def test_that_a_run_has_not_learnt_all_yet_is_not_told() -> None:
+    assert "underfitting" in {verdict_of(records("underfitting", seed)).verdict for seed in range(6)}
+    assert not [
+        verdict for seed in range(6) for verdict in told(records("underfitting", seed)) if verdict == "underfitting"
+    ]
+
+
 @pytest.mark.parametrize("truth", ["healthy", "plateau"])
 def test_that_all_is_well_is_not_told(truth: str) -> None:
     found = records(truth, 0)

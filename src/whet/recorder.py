@@ -265,7 +265,8 @@ def early_verdict(records: Sequence[Record], step: int) -> Finding | None:
     told = [record for record in records if isinstance(record, Finding) and record.about == "verdict"]
     # As long as nothing bad was told, nobody needs to hear that all is well.
     news = found.verdict != told[-1].details["verdict"] if told else found.verdict in SICK
-    if not news or found.verdict == "not-enough" or found.confidence < SURE_ENOUGH:
+    # A run that is not over has not learnt everything yet: that is no underfitting.
+    if not news or found.verdict in ("not-enough", "underfitting") or found.confidence < SURE_ENOUGH:
         return None
     return Finding(step=step, about="verdict", sentence=found.sentence, details={"verdict": found.verdict})
 
