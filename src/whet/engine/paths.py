@@ -39,7 +39,7 @@ def _choose_path(
 ) -> tuple[Network, Stepper]:
     if config.shard:
         return _sharded(model, loss, config, hardware, ranks)
-    reason = why_not_fused(model) or _why_not_here(hardware) or _why_not_together(hardware, ranks)
+    reason = why_not_fused(model) or _why_not_here(hardware)
     if not reason:
         from whet.engine.fused.step import FusedNetwork, FusedStepper
 
@@ -114,12 +114,6 @@ def _why_not_here(hardware: Hardware) -> str:
         return "fused layers on a GPU compute in bf16, and float32 was asked for"
     if find_spec("triton") is None:
         return "the package triton is not installed"
-    return ""
-
-
-def _why_not_together(hardware: Hardware, ranks: Ranks) -> str:
-    if ranks.world > 1 and hardware.device.type == "cuda":
-        return "a captured step holds the update too, and several processes must sum gradients before it"
     return ""
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +20,8 @@ from whet.data.columns import Task
 from whet.engine.devices import choose_hardware
 from whet.engine.feed import TokenFeed
 from whet.engine.losses import Loss
-from whet.engine.paths import choose_path
+from whet.engine.paths import ALONE, choose_path
+from whet.engine.ranks import Ranks
 
 pytestmark = [
     pytest.mark.gpu,
@@ -28,11 +34,14 @@ FAMILIES = ("bert", "roberta", "distilbert", "electra")
 class Training:
     """Steps of a small model on random rows, with the loss of each."""
 
-    def __init__(self, precision: str, *, family: str = "bert", dropout: float = 0.0, rows: int = 8) -> None:
+    def __init__(
+        self, precision: str, *, family: str = "bert", dropout: float = 0.0, rows: int = 8, ranks: Ranks = ALONE
+    ) -> None:
         config = make_config({"batch_size": 8, "device": "cuda", "precision": precision}).train
         tokens, loss = random_tokens(90), Loss(Task("binary", ("no", "yes")), None, 0.0)
         model = small_model(family, width=128, layers=3, dropout=dropout)
-        self.network, self.stepper = choose_path(model, loss, config, choose_hardware("cuda", precision), [tokens])
+        hardware = choose_hardware("cuda", precision)
+        self.network, self.stepper = choose_path(model, loss, config, hardware, [tokens], ranks)
         self.stepper.micro_rows = rows
         order = Order(rows=len(tokens), batch_size=8, seed=1, kind="random", lengths=tokens.lengths)
         self.feed = TokenFeed(tokens, order, self.network, loss)
@@ -96,3 +105,43 @@ def test_dropout_differs_from_step_to_step() -> None:
         found.add(float(training.stepper.window.loss))
         training.stepper.window.clear()
     assert len(found) == 4
+
+
+# Two processes on one device, which NCCL refuses and gloo does not: the same code with another way to sum.
+TOGETHER = """
+import json
+import torch.distributed as dist
+from tests.engine.fused.test_graphs import Training
+from whet.data.batches import share
+from whet.engine.ranks import Ranks
+
+dist.init_process_group("gloo")
+ranks = Ranks(dist.get_rank(), dist.get_world_size())
+training = Training("bf16", rows=2, ranks=ranks)
+losses, stepper = [], training.stepper
+for step in range(30):
+    rows = training.feed.order.at(step)[: 1 + step % 8]  # one row for two processes: one of them computes nothing
+    stepper(step, training.feed, rows, share(rows, ranks.rank, ranks.world), 2e-4)
+    losses.append(float(stepper.window.loss))
+    stepper.window.clear()
+own = [sum(t.double().sum().item() for t in found.values()) for found in stepper.tensors().values()]
+print(json.dumps([ranks.rank, losses, own]), flush=True)
+"""
+
+
+def together(folder: Path, processes: int) -> list[list[Any]]:
+    script, root = folder / "together.py", Path(__file__).parents[3]
+    script.write_text(TOGETHER)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
+    done = subprocess.run(
+        [*launcher, str(script)], env=environment, capture_output=True, text=True, timeout=300, cwd=root
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return sorted(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+
+
+def test_two_processes_train_as_one(tmp_path: Path) -> None:
+    two, one = together(tmp_path, 2), together(tmp_path, 1)
+    assert two[0][1:] == two[1][1:]  # both hold the same weights and moments
+    np.testing.assert_allclose(two[0][1], one[0][1], atol=0.03)

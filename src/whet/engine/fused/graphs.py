@@ -7,11 +7,14 @@ go through pinned memory in one copy, ahead of the device; nothing is read back.
 The update of a step runs at the beginning of the next replay, on a stream of its own: AdamW is bound by memory and
 the forward pass is not, and layer by layer the forward pass waits only for its own weights. `settle` does an update
 that is still pending, before anybody looks at the weights.
+
+With several processes a replay ends with the gradients. They are summed between replays, and the norm is taken after
+that: which shapes a process replays is its own affair, so nothing that all of them must do can be in a graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +49,7 @@ BLOCK = 1024
 _cuda: Any = torch.cuda
 
 Shape = tuple[int, int, int]
+Summed = Callable[[Sequence[Tensor]], None]
 Part = tuple[bool, bool]
 """Whether a micro-batch is the first of its step, and whether it is the last."""
 
@@ -79,6 +83,7 @@ class GraphStepper(FusedStepper):
         assert isinstance(network.pieces, CudaPieces)
         self.pieces, self.loss, device = network.pieces, loss, hardware.device
         self.step_loss = torch.zeros((), device=device)
+        self.step_at = torch.zeros((), dtype=torch.int64, device=device)
         self.partial = torch.zeros(2 * NORM_PROGRAMS, device=device)
         self.scale = torch.full((), -1.0, device=device)
         """What a pending update multiplies gradients by; below 0 when none is pending."""
@@ -95,8 +100,10 @@ class GraphStepper(FusedStepper):
         self.model.train()
         for micro, part in enumerate(parts):
             shape, whole, real = self._filled(feed, part, step, micro, weight)
-            kind = (micro == 0, micro == len(parts) - 1)
+            kind = (micro == 0, micro == len(parts) - 1 and self.synchronized is None)
             self._replay(self._prepared(shape, kind), kind, whole, real)
+        if self.synchronized is not None:
+            self._sum_over_processes(self.synchronized, step, computed=len(parts) > 0)
         self.pending = (rate, *corrections(self.rule, step + 1))
         self.window.steps += 1
         self.window.rows += len(rows)
@@ -105,6 +112,14 @@ class GraphStepper(FusedStepper):
         shape, whole, real = self._filled(feed, rows, 0, 0, 1.0)
         self.model.train()
         self._replay(self._prepared(shape, (True, False)), (True, False), whole, real)
+
+    def _sum_over_processes(self, summed: Summed, step: int, *, computed: bool) -> None:
+        if not computed:
+            self.settle()  # no replay has done the update that still needs the last step's gradients
+            self.step_loss.zero_()
+        self.sum_gradients(summed, computed=computed)
+        summed([self.step_loss])
+        self._note(self.step_at.fill_(step))
 
     def settle(self) -> None:
         """Do the update that is pending, if one is."""
@@ -212,7 +227,9 @@ class GraphStepper(FusedStepper):
             work()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=side):
+        # With several processes a thread of NCCL's asks for its events all the while, and may.
+        mode = "global" if self.synchronized is None else "thread_local"
+        with torch.cuda.graph(graph, pool=self.pool, stream=side, capture_error_mode=mode):
             work()
         captured.graphs[part] = graph
         for target, source in zip(window, before, strict=True):
