@@ -155,9 +155,7 @@ class GraphStepper(FusedStepper):
         longest = -(-max(packed.max_length, tokens - used) // LENGTH_BUCKET) * LENGTH_BUCKET
         by_token = np.zeros((3, tokens), dtype=np.int64)
         by_token[0, :used] = self.network.flat.new_id[packed.input_ids]
-        by_token[1] = np.arange(tokens) - used - missing
-        by_token[1, used : used + missing] = 0
-        by_token[1, :used] = packed.position_ids
+        by_token[1, :used] = packed.position_ids  # the filling may be longer than any row: all of it is place 0
         by_token[1] += self.network.shift
         if packed.token_type_ids is not None:
             by_token[2, :used] = packed.token_type_ids

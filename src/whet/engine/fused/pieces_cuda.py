@@ -83,7 +83,8 @@ class CudaPieces:
         )
         kernels.sum_by_word[(tokens,)](d_total, order, starts, inputs.ids, word, **wide)
         rows = inputs.offsets.shape[0] - 1
-        kernels.sum_by_position[(positions,)](d_total, inputs.offsets, place, rows, SHIFT=shift, **wide)
+        places = min(positions, place.shape[0] - shift)  # rounded up, it may be more than the model has
+        kernels.sum_by_position[(places,)](d_total, inputs.offsets, place, rows, SHIFT=shift, **wide)
         if flat.has("embeddings.token_type_embeddings.weight"):
             types = torch.zeros_like(inputs.ids) if inputs.types is None else inputs.types
             kinds = flat.gradient("embeddings.token_type_embeddings.weight")

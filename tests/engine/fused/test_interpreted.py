@@ -1,0 +1,104 @@
+"""The CUDA path without a GPU: the same training as the general path, and no kernel leaves its tensors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("triton") is None, reason="the package triton is not installed"),
+]
+
+SCRIPT = """
+import json, os, sys, warnings
+warnings.simplefilter("ignore")  # a hash in a kernel overflows, as it should
+import torch.distributed as dist
+from tests.conftest import random_tokens, small_model
+from whet.config import make_config
+from whet.data.batches import Order, share
+from whet.data.columns import Task
+from whet.engine.devices import choose_hardware
+from whet.engine.feed import TokenFeed
+from whet.engine.losses import Loss
+from whet.engine.ranks import Ranks
+
+asked = json.loads(sys.argv[1])
+ranks = Ranks()
+if "WORLD_SIZE" in os.environ:
+    dist.init_process_group("gloo")
+    ranks = Ranks(dist.get_rank(), dist.get_world_size())
+if asked["path"] == "captured":
+    from tests.engine.fused.interpreted import captured_path as path
+else:
+    from whet.engine.paths import choose_path as path
+config = make_config({"batch_size": 8, "device": "cpu"}).train
+hardware = choose_hardware("cpu", "bf16" if asked["path"] == "captured" else "float32")
+tokens, loss = random_tokens(16, longest=20), Loss(Task("binary", ("no", "yes")), None, 0.0)
+model = small_model(asked["family"], width=64, dropout=asked["dropout"])
+network, stepper = path(model, loss, config, hardware, [tokens], ranks)
+stepper.micro_rows = asked["micro_rows"]
+order = Order(rows=16, batch_size=8, seed=1, kind="random", lengths=tokens.lengths)
+feed, losses = TokenFeed(tokens, order, network, loss), []
+for step, count in enumerate(asked["rows"]):
+    rows = order.at(step)[:count]
+    stepper(step, feed, rows, share(rows, ranks.rank, ranks.world), 2e-3)
+    losses.append(float(stepper.window.loss))
+    stepper.window.clear()
+sums = [each.double().sum().item() for found in stepper.tensors().values() for each in found.values()]
+print(json.dumps([ranks.rank, losses, sums]), flush=True)
+"""
+
+
+def trained(
+    folder: Path,
+    path: str,
+    *,
+    processes: int = 1,
+    family: str = "bert",
+    dropout: float = 0.0,
+    micro_rows: int = 8,
+    rows: tuple[int, ...] = (8, 5),
+) -> list[Any]:
+    """[rank, losses, sums of weights and moments] of each process."""
+    script, root = folder / "script.py", Path(__file__).parents[3]
+    script.write_text(SCRIPT)
+    asked = {"path": path, "family": family, "dropout": dropout, "micro_rows": micro_rows, "rows": rows}
+    several = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)] if processes > 1 else []
+    own = {"PYTHONPATH": os.pathsep.join([str(root), *sys.path]), "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *several, str(script), json.dumps(asked)],
+        env={**os.environ, **own}, capture_output=True, text=True, timeout=900, cwd=root,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return sorted(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra"])
+def test_captured_steps_train_as_the_general_ones(tmp_path: Path, family: str) -> None:
+    (captured,), (general,) = (trained(tmp_path, path, family=family) for path in ("captured", "general"))
+    np.testing.assert_allclose(captured[1], general[1], atol=0.005)
+
+
+def test_two_processes_train_as_one_also_where_one_has_no_row(tmp_path: Path) -> None:
+    rows = (1, 5)
+    first, second = trained(tmp_path, "captured", processes=2, micro_rows=3, rows=rows)
+    (general,) = trained(tmp_path, "general", rows=rows)
+    assert first[1:] == second[1:]
+    np.testing.assert_allclose(first[1], general[1], atol=0.005)
+
+
+def test_the_same_training_twice_has_the_same_bits(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as both:
+        found = both.map(lambda _: trained(tmp_path, "captured", dropout=0.1), range(2))
+    one, other = found
+    assert one == other
