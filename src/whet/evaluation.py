@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -18,8 +18,10 @@ from whet.records import Evaluation
 
 if TYPE_CHECKING:
     from whet.engine.loop import State
+    from whet.engine.ranks import Ranks
 
 Array = np.ndarray[Any, Any]
+T = TypeVar("T")
 SHOWN_CHARACTERS = 300
 
 
@@ -74,32 +76,14 @@ class Evaluator:
     def logits(self, split: str, rows: Array | None = None) -> Array:
         """Logits in input order; where there are several processes, each computes its share of the rows."""
         tokens, ranks = self.job.prepared.tokens[split], self.job.ranks
-        if ranks.world == 1:
-            return self._compute(tokens, rows)
-        chosen = np.arange(len(tokens), dtype=np.int64) if rows is None else rows
-        # By length in turn, so that no process gets all the long ones.
-        order = np.argsort(-tokens.lengths[chosen], kind="stable")
-        places = order[ranks.rank :: ranks.world]
-        stopped: Interrupted | None = None
-        try:
-            if self.job.stepper.lockstep:
-                part = self._compute_in_lockstep(tokens, chosen, order)
-            else:
-                part = self._compute(tokens, chosen[places])
-        except Interrupted as error:
-            stopped = error
-        if ranks.any(stopped is not None):
-            raise stopped or Interrupted(*STOPPED_ELSEWHERE)
-        return ranks.joined(part, places, len(chosen))  # type: ignore[no-any-return]
+        if not self.job.stepper.lockstep:
+            return logits_together(ranks, tokens, rows, lambda own: self._compute(tokens, own))
 
-    def _compute_in_lockstep(self, tokens: Tokens, chosen: Array, order: Array) -> Array:
-        """As many passes in every process: one that has a row less computes another for nothing."""
-        ranks = self.job.ranks
-        own = order[ranks.rank :: ranks.world]
-        most = -(-len(order) // ranks.world)
-        padded = np.concatenate([own, order[: most - len(own)]])
-        with ranks.answers(computing=True):
-            return self._compute(tokens, chosen[padded], between=lambda: None)[: len(own)]
+        def compute(own: Array | None) -> Array:
+            with ranks.answers(computing=True):
+                return self._compute(tokens, own, between=lambda: None)
+
+        return logits_together(ranks, tokens, rows, compute, lockstep=True)
 
     def _compute(self, tokens: Tokens, rows: Array | None, between: Callable[[], None] | None = None) -> Array:
         return compute_logits(
@@ -134,6 +118,42 @@ class Evaluator:
                 }
             )
         return rows
+
+
+def logits_together(
+    ranks: Ranks,
+    tokens: Tokens,
+    rows: Array | None,
+    compute: Callable[[Array | None], Array],
+    *,
+    lockstep: bool = False,
+) -> Array:
+    """Logits in input order; where there are several processes, each computes its share of the rows.
+
+    In lockstep every process makes as many passes: one that has a row less computes another for nothing.
+    """
+    if ranks.world == 1:
+        return compute(rows)
+    chosen = np.arange(len(tokens), dtype=np.int64) if rows is None else rows
+    # By length in turn, so that no process gets all the long ones.
+    order = np.argsort(-tokens.lengths[chosen], kind="stable")
+    own = order[ranks.rank :: ranks.world]
+    most = -(-len(order) // ranks.world) if lockstep else len(own)
+    padded = np.concatenate([own, order[: most - len(own)]])
+    part = computed_together(ranks, lambda: compute(chosen[padded]))[: len(own)]
+    return ranks.joined(part, own, len(chosen))  # type: ignore[no-any-return]
+
+
+def computed_together(ranks: Ranks, compute: Callable[[], T]) -> T:
+    """This process's part of what all compute; where one of them was told to stop, all stop here."""
+    stopped: Interrupted | None = None
+    try:
+        part = compute()
+    except Interrupted as error:
+        stopped = error
+    if ranks.any(stopped is not None):
+        raise stopped or Interrupted(*STOPPED_ELSEWHERE)
+    return part
 
 
 def _refuse_not_finite(logits: Array, split: str, step: int) -> None:

@@ -13,9 +13,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from whet.errors import Interrupted
+
+if TYPE_CHECKING:
+    from whet.engine.ranks import Ranks
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STOPPED_ELSEWHERE = (
@@ -71,6 +74,12 @@ class Interrupts:
         """Raise Interrupted if there is a reason to stop."""
         if reason := self.pending:
             raise Interrupted(f"Interrupted: {reason}.", "Run the same command again to go on.") from None
+
+    def check_together(self, ranks: Ranks) -> None:
+        """Agreed here by all processes, at the same step: a handler of one of them could not do that."""
+        if ranks.any(bool(self.pending)):
+            self.check()
+            raise Interrupted(*STOPPED_ELSEWHERE)
 
     @contextmanager
     def at_once(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from whet.errors import ArtifactError, Diverged, Interrupted, WhetError
-from whet.interrupts import STOPPED_ELSEWHERE, Interrupts
+from whet.interrupts import Interrupts
 from whet.prepare import Job, Say
 from whet.records import End, Evaluation, Finding, Record, Resume, Save, Start
 from whet.runs.store import RunFolder
@@ -33,13 +33,8 @@ class Recorder:
 
     def run(self, *, resuming: bool, changed: str = "") -> None:
         """`changed` says in words what differs from the settings that the run was begun with."""
-        try:
+        with self.ranks.ending_together():
             self._run(resuming, changed)
-        except (Interrupted, Diverged):
-            # All have agreed on it. A launcher ends everybody when the first one leaves: nobody leaves too early.
-            self.ranks.wait_for_all()
-            raise
-        self.ranks.wait_for_all()
 
     def _run(self, resuming: bool, changed: str) -> None:
         from whet.finish import describe_run, finish, start_record
@@ -110,7 +105,7 @@ class Recorder:
                 self.say(event.sentence)
             elif isinstance(event, Tick) or ranks.world == 1:
                 # A finding comes in the middle of a step, where there is nothing whole to save.
-                self._stop_if_anybody_must()
+                self.interrupts.check_together(ranks)
         raise AssertionError("the loop ends with an End record")
 
     def _judge(self, step: int) -> None:
@@ -121,12 +116,6 @@ class Recorder:
         if finding is not None:
             self._append(finding)
             self.say(f"So far: {finding.sentence}")
-
-    def _stop_if_anybody_must(self) -> None:
-        """Agreed here by all processes, at the same step: a handler of one of them could not do that."""
-        if self.ranks.any(bool(self.interrupts.pending)):
-            self.interrupts.check()
-            raise Interrupted(*STOPPED_ELSEWHERE)
 
     def _append(self, record: Record) -> None:
         if not self.ranks.is_main:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -70,21 +73,37 @@ def _native_bf16(device: torch.device) -> tuple[bool, str]:
 
 def join_processes(device: str = "auto") -> Ranks:
     """Meet the processes that were started together with this one; alone, there is nothing to do."""
-    if not several_processes():
-        return Ranks()
+    return _meet(on_cpu=_device(device).type != "cuda") if several_processes() else Ranks()
+
+
+@functools.cache  # processes meet once; whoever asks later is already among them
+def _meet(*, on_cpu: bool) -> Ranks:
     import torch.distributed as dist
     from accelerate import PartialState
 
-    on_cpu = _device(device).type != "cuda"
     try:
         state = PartialState(cpu=on_cpu, timeout=ANSWER, **_own_place_of_this_attempt())
-        control = None if on_cpu else dist.new_group(backend="gloo", timeout=ANSWER)
+        # Not by `on_cpu`: a script may have let them meet before, by its own means.
+        control = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=ANSWER)
     except (RuntimeError, ValueError) as error:
         raise EnvironmentFault(
             f"Rank {os.environ.get('RANK', '?')} could not meet the other processes: {str(error).splitlines()[0]}.",
             "Check MASTER_ADDR and MASTER_PORT, and that every machine reaches the first one.",
         ) from None
+    atexit.register(_part, control)
     return Ranks(state.process_index, state.num_processes, control)
+
+
+def _part(control: Any) -> None:
+    """End the gloo group while Python still runs: threads of it that finish later take the process down by an abort.
+
+    A default group of NCCL is left to itself: ending it would wait for processes that may be gone.
+    """
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        with contextlib.suppress(Exception):
+            dist.destroy_process_group(control)
 
 
 def _own_place_of_this_attempt() -> dict[str, Any]:

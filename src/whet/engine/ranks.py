@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from whet.errors import (
     ArtifactError,
@@ -86,19 +86,40 @@ class Ranks:
             dist.all_reduce(tensor, group=self.control)  # every place is zero in all processes but one
         return whole
 
+    def take_from_main(self, tensors: Iterable[Tensor]) -> None:
+        """Each tensor gets the main process's bits, in place, where it is."""
+        if self.world == 1:
+            return
+        import torch
+        import torch.distributed as dist
+
+        for tensor in tensors:
+            if not tensor.numel():
+                continue
+            # As bytes, because backends differ in the kinds of numbers they carry.
+            flat = tensor.detach().contiguous().reshape(-1)
+            with self.answers():
+                dist.broadcast(flat.view(torch.uint8), src=0)
+            if not self.is_main:
+                tensor.detach().copy_(flat.view_as(tensor))
+
     # Words
 
     def any(self, flag: bool) -> bool:
         """Whether it is so for any process."""
+        return self.any_of([flag])[0]
+
+    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+        """For each of several things, whether it is so for any process."""
         if self.world == 1:
-            return flag
+            return list(flags)
         import torch
         import torch.distributed as dist
 
-        found = torch.tensor([int(flag)])
+        found = torch.tensor([int(flag) for flag in flags])
         with self.answers():
             dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.control)
-        return bool(found.item())
+        return [bool(each) for each in found.tolist()]
 
     def from_main(self, value: Any) -> Any:
         """What the main process has here; it may take its time over it."""
@@ -169,9 +190,29 @@ class Ranks:
             if self.world > 1:
                 if not isinstance(error, Interrupted | Diverged) and not error.copied:
                     error.rank = self.rank
-                with contextlib.suppress(Exception):
-                    _store().set(_LEFT, json.dumps(_told(error)))
+                self._tell(error)
             raise
+        except Exception as error:  # of code that is not ours: a metric, a collator, a library
+            reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else ""
+            named = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+            self._tell(EnvironmentFault(f"Rank {self.rank} stopped with {named}."))
+            raise
+
+    def _tell(self, error: WhetError) -> None:
+        """Where the others look when this process no longer answers."""
+        if self.world > 1:
+            with contextlib.suppress(Exception):
+                _store().set(_LEFT, json.dumps(_told(error)))
+
+    @contextlib.contextmanager
+    def ending_together(self) -> Iterator[None]:
+        """All end here at once, also where they agreed to stop: a launcher ends everybody when the first one leaves."""
+        try:
+            yield
+        except (Interrupted, Diverged):
+            self.wait_for_all()
+            raise
+        self.wait_for_all()
 
     @contextlib.contextmanager
     def answers(self, *, computing: bool = False) -> Iterator[None]:
@@ -215,9 +256,26 @@ def _store() -> Any:
     return _get_default_store()
 
 
+class Launched(NamedTuple):
+    """Which process this is, as its launcher wrote it into the environment."""
+
+    rank: int = 0
+    local_rank: int = 0
+    """Among those on this machine."""
+    world: int = 1
+
+
+def launched() -> Launched:
+    """This process among those that a launcher (torchrun, accelerate, `--processes`) started; none have to meet."""
+    world = int(os.environ.get("WORLD_SIZE") or "1")
+    if world <= 1:
+        return Launched()
+    return Launched(int(os.environ.get("RANK") or "0"), int(os.environ.get("LOCAL_RANK") or "0"), world)
+
+
 def several_processes() -> bool:
-    """Whether a launcher (torchrun, accelerate, `--processes`) started this one among others."""
-    return int(os.environ.get("WORLD_SIZE") or "1") > 1
+    """Whether a launcher started this one among others."""
+    return launched().world > 1
 
 
 def checksum(tensors: Sequence[Tensor]) -> int:

@@ -63,6 +63,8 @@ class Stepper:
     rank: int = 0
     synchronized: Callable[[Sequence[Tensor]], None] | None = None
     """Sums tensors over processes in place, where there are several."""
+    varying: bool = False
+    """Whether a step may use other parameters than the first one did: then processes ask each other every time."""
     parameters: list[Tensor] = field(init=False)
     window: Window = field(init=False)
     _trained: list[Tensor] | None = field(default=None, init=False)
@@ -93,7 +95,7 @@ class Stepper:
 
     def sum_gradients(self, summed: Callable[[Sequence[Tensor]], None], *, computed: bool) -> None:
         """Gradients over all processes; one that had no row to compute takes part with zeros."""
-        if self._trained is None:
+        if self._trained is None or self.varying:
             found = torch.tensor([float(each.grad is not None) for each in self.parameters])
             found = found.to(self.hardware.device)
             summed([found])

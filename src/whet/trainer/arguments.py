@@ -6,9 +6,12 @@ import dataclasses
 import inspect
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from whet.engine.ranks import launched
 from whet.errors import UsageError, nearest
 from whet.trainer.notices import UnknownArgument, notice
 from whet.trainer.spellings import RENAMED, WITHOUT_EFFECT, translate
@@ -141,15 +144,43 @@ class TrainingArguments(_Fields):
 
     @property
     def world_size(self) -> int:
-        return 1
+        return launched().world
 
     @property
     def process_index(self) -> int:
-        return 0
+        return launched().rank
+
+    @property
+    def local_process_index(self) -> int:
+        return launched().local_rank
+
+    local_rank = local_process_index
 
     @property
     def should_save(self) -> bool:
-        return True
+        return self.process_index == 0
+
+    should_log = should_save
+
+    @contextmanager
+    def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
+        """What is done inside is done by the main process before the others, who find it in a cache then."""
+        from whet.engine.devices import join_processes
+
+        ranks = join_processes("cpu" if self.use_cpu else "auto")
+        first = (self.local_process_index if local else self.process_index) == 0
+        if not first:
+            ranks.wait_for_all()
+        try:
+            yield
+        finally:
+            if first:
+                ranks.wait_for_all()
+
+    @property
+    def rows_together(self) -> int:
+        """Rows that all processes take at once, one micro-batch each."""
+        return self.per_device_train_batch_size * self.world_size
 
     @property
     def n_gpu(self) -> int:
@@ -192,7 +223,7 @@ class TrainingArguments(_Fields):
             "model": model_name or "model",
             "epochs": float(self.num_train_epochs),
             "max_steps": self.max_steps if self.max_steps > 0 else None,
-            "batch_size": self.per_device_train_batch_size,
+            "batch_size": self.rows_together,
             "accumulate": self.gradient_accumulation_steps,
             "learning_rate": float(self.learning_rate),
             "warmup": float(self.warmup_steps),

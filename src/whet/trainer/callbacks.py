@@ -7,7 +7,10 @@ from typing import Any
 
 from transformers.trainer_callback import ExportableState, TrainerCallback, TrainerControl, TrainerState
 
+from whet.engine.ranks import Ranks
+
 SILENT = ("error", "critical")
+_ASKED = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
 _NOT_SHOWN = ("epoch", "eval_runtime", "eval_samples_per_second", "eval_steps_per_second", "total_flos")
 
 
@@ -18,6 +21,12 @@ def overrides(callbacks: Iterable[Any], *events: str) -> bool:
         for callback in callbacks
         for event in events
     )
+
+
+def agree(control: TrainerControl, ranks: Ranks) -> None:
+    """What a callback of one process asks for, all do: a process that went its own way would wait for the others."""
+    for name, asked in zip(_ASKED, ranks.any_of([bool(getattr(control, name)) for name in _ASKED]), strict=True):
+        setattr(control, name, asked)
 
 
 class PrintLines(TrainerCallback):  # type: ignore[misc]

@@ -170,7 +170,7 @@ def make_order(args: Any, rows: int, kind: str, lengths: Any) -> Order:
         "lengths": lengths,
         "drop_last": args.dataloader_drop_last,
     }
-    size, accumulate = args.per_device_train_batch_size, args.gradient_accumulation_steps
+    size, accumulate = args.rows_together, args.gradient_accumulation_steps
     if args.dataloader_drop_last and accumulate > 1:
         order: Order = GroupedOrder(batch_size=size, accumulate=accumulate, **settings)
     else:

@@ -6,6 +6,7 @@ import sys
 import warnings
 from pathlib import Path
 
+from whet.engine.ranks import launched
 from whet.errors import UsageError
 
 _HERE = str(Path(__file__).parent)
@@ -24,7 +25,9 @@ class NotHere(UsageError, AttributeError):
 
 
 def notice(message: str) -> None:
-    """Say it once, pointing at the line of the user's code that it is about."""
+    """Say it once, pointing at the line of the user's code that it is about; of several processes the main one."""
+    if launched().rank > 0:
+        return
     warnings.warn(message, WhetNotice, stacklevel=_user_level())
 
 

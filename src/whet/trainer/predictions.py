@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,9 @@ from whet.engine.devices import Hardware
 from whet.engine.evaluate import compute_logits
 from whet.engine.feed import Network
 from whet.engine.losses import Loss
+from whet.engine.ranks import Ranks
 from whet.engine.step import precision
+from whet.evaluation import computed_together, logits_together
 from whet.trainer.data import Collator, batch_rows, on_device, rows_of
 
 Array = np.ndarray[Any, Any]
@@ -33,10 +35,20 @@ class Predicted:
 
 
 def predict_tokens(
-    network: Network, tokens: Tokens, task: Task, hardware: Hardware, batch: int, between: Callable[[], None]
+    ranks: Ranks,
+    network: Network,
+    tokens: Tokens,
+    task: Task,
+    hardware: Hardware,
+    batch: int,
+    between: Callable[[], None],
 ) -> Predicted:
     """By the engine: rows of like length together, nothing padded, logits back in input order."""
-    logits = compute_logits(network, tokens, hardware, batch_rows=batch, between=between)
+
+    def compute(rows: Array | None) -> Array:
+        return compute_logits(network, tokens, hardware, batch_rows=batch, rows=rows, between=between)
+
+    logits = logits_together(ranks, tokens, None, compute)
     labels = tokens.labels
     known = labels is not None and len(labels) and labels_fit(labels, task)
     loss = Loss(task).mean(logits, labels) if known else None  # type: ignore[arg-type]
@@ -52,10 +64,20 @@ def labels_fit(labels: Array, task: Task) -> bool:
     return labels.ndim == 1 and labels.dtype.kind == "i" and 0 <= labels.min() <= labels.max() < task.outputs
 
 
+class _Part(NamedTuple):
+    """One batch, on the host."""
+
+    logits: Any
+    labels: Any
+    loss: float | None
+    rows: int
+
+
 @dataclass(frozen=True)
 class BatchPredictor:
     """Any model and any collator, with the trainer's own `compute_loss`."""
 
+    ranks: Ranks
     model: Any
     hardware: Hardware
     collate: Collator
@@ -66,23 +88,35 @@ class BatchPredictor:
 
     def __call__(self, dataset: Any, batch: int) -> Predicted:
         self.model.eval()
-        parts, labels, losses, weights = [], [], [], []
-        with torch.no_grad(), precision(self.hardware):
-            for start in range(0, len(dataset), batch):
-                self.between()
-                rows = range(start, min(start + batch, len(dataset)))
-                inputs = on_device(self.collate(rows_of(dataset, rows)), self.hardware.device)
-                truth = [inputs[name] for name in self.label_names if inputs.get(name) is not None]
-                weights.append(batch_rows(inputs))
-                if len(truth) == len(self.label_names):
-                    loss, outputs = self.compute_loss(self.model, inputs)
-                    losses.append(float(loss.mean()))
-                    labels.append(_host(truth[0] if len(truth) == 1 else tuple(truth)))
-                else:
-                    outputs = self.model(**inputs)
-                parts.append(_host(self._logits(outputs, with_loss=bool(truth))))
-        mean = float(np.average(losses, weights=weights)) if len(losses) == len(weights) else None
-        return Predicted(_joined(parts), _joined(labels) if labels else None, mean, len(dataset))
+        # Batch after batch in turn: the batches are those of one process, whoever computes them.
+        starts, world = range(0, len(dataset), batch), self.ranks.world
+
+        def compute() -> list[_Part]:
+            with torch.no_grad(), precision(self.hardware):
+                return [self._part(dataset, start, batch) for start in starts[self.ranks.rank :: world]]
+
+        found = self.ranks.gather(computed_together(self.ranks, compute))
+        parts = [found[index % world][index // world] for index in range(len(starts))]
+        labels = [part.labels for part in parts if part.labels is not None]
+        losses = [part.loss for part in parts if part.loss is not None]
+        mean = None
+        if len(losses) == len(parts):
+            mean = float(np.average(losses, weights=[part.rows for part in parts]))
+        logits = _joined([part.logits for part in parts])
+        return Predicted(logits, _joined(labels) if labels else None, mean, len(dataset))
+
+    def _part(self, dataset: Any, start: int, batch: int) -> _Part:
+        self.between()
+        rows = range(start, min(start + batch, len(dataset)))
+        inputs = on_device(self.collate(rows_of(dataset, rows)), self.hardware.device)
+        truth = [inputs[name] for name in self.label_names if inputs.get(name) is not None]
+        count, labels, mean = batch_rows(inputs), None, None
+        if len(truth) == len(self.label_names):
+            loss, outputs = self.compute_loss(self.model, inputs)
+            mean, labels = float(loss.mean()), _host(truth[0] if len(truth) == 1 else tuple(truth))
+        else:
+            outputs = self.model(**inputs)
+        return _Part(_host(self._logits(outputs, with_loss=bool(truth))), labels, mean, count)
 
     def _logits(self, outputs: Any, *, with_loss: bool) -> Any:
         """Everything but the loss; a tuple only where there is more than one thing."""

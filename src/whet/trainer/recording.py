@@ -69,6 +69,7 @@ def describe(
     task: Task | None,
     rows: Mapping[str, int],
     fingerprint: str,
+    processes: int,
 ) -> None:
     """data.json and environment.json, as far as a Trainer knows the data."""
     folder.write_json(
@@ -84,7 +85,7 @@ def describe(
             "audit": {"findings": []},
         },
     )
-    folder.write_json("environment.json", describe_environment(hardware, network))
+    folder.write_json("environment.json", {**describe_environment(hardware, network), "processes": processes})
 
 
 def start_record(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -83,15 +82,6 @@ def overridden_methods(kind: type, base: type) -> None:
         for name, instead in OVERRIDES.items():
             if name in vars(above):
                 raise UsageError(f"{above.__name__} overrides {name}, which whet's Trainer does not call.", instead)
-
-
-def several_processes() -> None:
-    """Several copies of one training would write over each other."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UsageError(
-            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, and the Trainer runs in one process.",
-            "Start the script with python, not torchrun.",
-        )
 
 
 def settings(args: TrainingArguments, trainer: Trainer) -> None:

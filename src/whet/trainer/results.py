@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from whet.data.batches import share
 from whet.trainer.arguments import ORDERS
 from whet.trainer.data import make_order, require_rows
 from whet.trainer.predictions import Predicted
@@ -69,19 +70,25 @@ class _Batches(torch.utils.data.Sampler[list[int]]):
 
 
 def train_loader(trainer: Trainer) -> torch.utils.data.DataLoader[Any]:
-    """Batches of the first epoch, in whet's order."""
+    """Batches of the first epoch, in whet's order; of several processes each has its own."""
     require_rows(trainer.train_dataset, "train_dataset")
     args, dataset = trainer.args, trainer.usable(trainer.train_dataset)
     tokens, _ = trainer.tokens(trainer.train_dataset)
     lengths = None if tokens is None else tokens.lengths
     kind = ORDERS[args.train_sampling_strategy] if lengths is not None else "random"
     order = make_order(dataclasses.replace(args, gradient_accumulation_steps=1), len(dataset), kind, lengths)
-    batches = [order.batch(0, index).tolist() for index in range(order.steps_per_epoch)]
+    ranks = trainer.ranks
+    steps = (order.batch(0, index) for index in range(order.steps_per_epoch))
+    batches = [rows.tolist() for step in steps if len(rows := share(step, ranks.rank, ranks.world))]
     return torch.utils.data.DataLoader(dataset, batch_sampler=_Batches(batches), collate_fn=trainer.collator())
 
 
 def eval_loader(trainer: Trainer, dataset: Any) -> torch.utils.data.DataLoader[Any]:
-    """Batches in input order."""
+    """Batches in input order; several processes have them in turn."""
     require_rows(dataset, "eval_dataset")
-    size = trainer.args.per_device_eval_batch_size
-    return torch.utils.data.DataLoader(trainer.usable(dataset), batch_size=size, collate_fn=trainer.collator())
+    size, ranks = trainer.args.per_device_eval_batch_size, trainer.ranks
+    rows = list(range(len(dataset)))
+    batches = [rows[start : start + size] for start in range(0, len(rows), size)][ranks.rank :: ranks.world]
+    return torch.utils.data.DataLoader(
+        trainer.usable(dataset), batch_sampler=_Batches(batches), collate_fn=trainer.collator()
+    )

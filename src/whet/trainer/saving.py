@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformers.trainer_callback import TrainerState
 
-from whet.engine.checkpoint import Checkpoint
+from whet.engine.checkpoint import Checkpoint, load
 from whet.engine.loop import as_values, check_finite, restore_values
+from whet.engine.ranks import checksum
 from whet.errors import ArtifactError
 from whet.recorder import now
 from whet.records import Resume, Save
@@ -41,7 +43,7 @@ class Sums:
 
 def save(training: Training, reason: str) -> None:
     """Everything needed to go on, in the background, unless this step was saved already."""
-    trainer, state, engine = training.trainer, training.trainer.state, training.state
+    trainer, state, engine, ranks = training.trainer, training.trainer.state, training.state, training.ranks
     if engine.saved == engine.step:
         return
     check_finite(training.stepper, training.setup.feed)
@@ -50,8 +52,14 @@ def save(training: Training, reason: str) -> None:
     best = -1 if state.best_global_step is None else int(state.best_global_step)
     if best == engine.step or (best >= 0 and training.checkpoints.folder(best).is_dir()):
         state.best_model_checkpoint = str(training.checkpoints.folder(best))
+    # The main process writes: only it knows whether the best one's folder has its name yet.
+    state.best_model_checkpoint = ranks.from_main(state.best_model_checkpoint)
     state.stateful_callbacks = exported(trainer.callback_handler.callbacks, trainer.control)
     tensors = training.stepper.tensors()
+    if ranks.world > 1:
+        ranks.require_same("The weights", checksum(list(tensors["model"].values())))
+    if not ranks.is_main:
+        return
     values = {
         **as_values(engine, training.stepper),
         "reason": reason,
@@ -77,28 +85,27 @@ def save(training: Training, reason: str) -> None:
         best,
         files,
         before=training.folder.sync_records,
-        done=lambda: training.folder.append(record),
+        done=lambda: training.append(record),
     )
 
 
 def restore(training: Training, asked: str | bool) -> Resume:
     """Weights, moments, schedule, counters and the callbacks' state as they were."""
     trainer = training.trainer
-    checkpoint, folder, passed_over = find(asked, training.checkpoints)
-    if "optimizer" not in checkpoint.tensors:
-        raise ArtifactError(f"{str(folder)!r} was saved with save_only_model=True: it has no optimizer state.")
+    checkpoint, folder, passed_over = _found(training, asked)
     values = dict(checkpoint.values)
     training.stepper.load(checkpoint.tensors)
     restore_values(values, training.state, training.stepper)
     training.sums = Sums(**values["sums"])
     training.schedule.load(values["schedule"], checkpoint.step)
     fresh, trainer.state = trainer.state, TrainerState(**values["trainer"])
-    for name in ("max_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_steps"):
+    own = ("max_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_steps", *trainer.zero_flags())
+    for name in own:
         setattr(trainer.state, name, getattr(fresh, name))
     restore_callbacks(trainer.callback_handler.callbacks, trainer.control, trainer.state)
     trainer.control.should_training_stop = False
     training.checkpoints.own.add(checkpoint.step)
-    if asked is True:
+    if asked is True and training.ranks.is_main:
         training.checkpoints.set_aside_after(checkpoint.step)
     training.epoch_open = False
     training.begun = checkpoint.step - 1
@@ -106,10 +113,29 @@ def restore(training: Training, asked: str | bool) -> Resume:
     return Resume(step=checkpoint.step, path=folder.name, note="; ".join(passed_over), time=now())
 
 
+def _found(training: Training, asked: str | bool) -> tuple[Checkpoint, Path, list[str]]:
+    """The checkpoint to go on from: the main process chooses, and the others follow."""
+    ranks, found = training.ranks, None
+    with ranks.together():
+        if ranks.is_main:
+            found = find(asked, training.checkpoints)
+            if "optimizer" not in found[0].tensors:
+                raise ArtifactError(
+                    f"{str(found[1])!r} was saved with save_only_model=True: it has no optimizer state."
+                )
+    folder: Path = ranks.from_main(found and found[1])
+    return found or (load(folder), folder, [])
+
+
 def _say_what_changed(training: Training, fingerprint: str) -> None:
+    if not training.ranks.is_main:
+        return
     changed = {name: f"{old} → {new}" for name, (old, new) in changed_arguments(training.folder, training.args).items()}
     if fingerprint != training.fingerprint:
         changed["train_dataset"] = "other rows"
+    before, world = training.folder.environment.get("processes", training.ranks.world), training.ranks.world
+    if before != world:
+        changed["processes"] = f"{before} → {world}"
     if changed:
         listed = "; ".join(f"{name}: {change}" for name, change in changed.items())
         notice(f"Resuming with other settings than the run was begun with: {listed}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -130,10 +131,13 @@ def _by_tokens(trainer: Trainer, tokens: Tokens, task: Task) -> Setup:
     if model.config.problem_type is None:  # the library's own loss would note it down, too
         model.config.problem_type = next(name for name, kind in KINDS.items() if kind == _plain_kind(task))
     order = make_order(args, len(tokens), ORDERS[args.train_sampling_strategy], tokens.lengths)
-    reason = _why_own_step(trainer)
+    # Gradients are summed piece by piece: all processes take the same path, also where one has a callback more.
+    reason = next(filter(None, trainer.ranks.gather(_why_own_step(trainer))), "")
     if not reason:
         seen = [tokens, *trainer.evaluation_tokens()]
-        network, stepper = choose_path(model, loss, args.to_config().train, hardware, seen)
+        # A process computes at most its micro-batch at once; the configuration counts the rows of all.
+        own = dataclasses.replace(args.to_config().train, batch_size=args.per_device_train_batch_size)
+        network, stepper = choose_path(model, loss, own, hardware, seen, trainer.ranks)
         return Setup(TokenFeed(tokens, order, network, loss), network, task, tokens, lambda: stepper, stepper)
     network = Network(model, hardware.device, packed=not (args.gradient_checkpointing or _hooked(model)))
     network.why = "; ".join(filter(None, (reason, network.why_padded)))
@@ -165,12 +169,12 @@ def _by_batches(trainer: Trainer, reason: str) -> Setup:
         scaled: torch.Tensor = loss * (feed.rows if trainer.scales_its_loss() else rows)
         return scaled
 
-    return Setup(feed, network, task, None, lambda: plain_stepper(trainer, total))
+    return Setup(feed, network, task, None, lambda: plain_stepper(trainer, total, varying=True))
 
 
-def plain_stepper(trainer: Trainer, total: Callable[[Batch], torch.Tensor]) -> Stepper:
+def plain_stepper(trainer: Trainer, total: Callable[[Batch], torch.Tensor], *, varying: bool = False) -> Stepper:
     """The general step, with the trainer's own optimizer."""
-    args = trainer.args
+    args, ranks = trainer.args, trainer.ranks
     return Stepper(
         model=trainer.model,
         loss_of=total,
@@ -179,6 +183,9 @@ def plain_stepper(trainer: Trainer, total: Callable[[Batch], torch.Tensor]) -> S
         clip=args.max_grad_norm or 0.0,
         seed=args.seed,
         micro_rows=args.per_device_train_batch_size,
+        rank=ranks.rank,
+        synchronized=ranks.sum_in_place if ranks.world > 1 else None,
+        varying=varying,
     )
 
 

@@ -37,7 +37,8 @@ GONE = {
 
 # Stock fields that change nothing here: their stock default, and why.
 _OWN_BATCHES = "whet makes batches without worker processes"
-_ONE_PROCESS = "the Trainer runs in one process"
+_OWN_SUMS = "whet sums the gradients of several processes itself"
+_ONE_WRITER = "of several processes the main one writes and prints"
 WITHOUT_EFFECT: dict[str, tuple[Any, str]] = {
     "dataloader_num_workers": (0, _OWN_BATCHES),
     "dataloader_pin_memory": (True, _OWN_BATCHES),
@@ -53,20 +54,23 @@ WITHOUT_EFFECT: dict[str, tuple[Any, str]] = {
     "auto_find_batch_size": (False, "out of memory always means half the micro-batch and the same effective batch"),
     "eval_accumulation_steps": (None, "logits are gathered on the host"),
     "eval_do_concat_batches": (True, "predictions are always one array"),
-    "eval_use_gather_object": (False, _ONE_PROCESS),
+    "eval_use_gather_object": (False, "predictions of several processes are always put together"),
     "logging_nan_inf_filter": (True, "a loss that is not finite stops the training before it harms the weights"),
     "restore_callback_states_from_checkpoint": (False, "resuming always restores the callbacks' state"),
-    "average_tokens_across_devices": (True, _ONE_PROCESS),
-    "log_on_each_node": (True, _ONE_PROCESS),
-    "log_level_replica": ("warning", _ONE_PROCESS),
-    "save_on_each_node": (False, _ONE_PROCESS),
-    "ddp_find_unused_parameters": (None, _ONE_PROCESS),
-    "ddp_bucket_cap_mb": (None, _ONE_PROCESS),
-    "ddp_broadcast_buffers": (None, _ONE_PROCESS),
-    "ddp_static_graph": (None, _ONE_PROCESS),
-    "ddp_backend": (None, _ONE_PROCESS),
-    "ddp_timeout": (1800, _ONE_PROCESS),
-    "local_rank": (-1, _ONE_PROCESS),
+    "average_tokens_across_devices": (
+        True,
+        "the loss is always the mean over all rows of a step",
+    ),
+    "log_on_each_node": (True, _ONE_WRITER),
+    "log_level_replica": ("warning", _ONE_WRITER),
+    "save_on_each_node": (False, _ONE_WRITER),
+    "ddp_find_unused_parameters": (None, _OWN_SUMS),
+    "ddp_bucket_cap_mb": (None, _OWN_SUMS),
+    "ddp_broadcast_buffers": (None, _OWN_SUMS),
+    "ddp_static_graph": (None, _OWN_SUMS),
+    "ddp_backend": (None, "gloo on the CPU, NCCL on GPUs"),
+    "ddp_timeout": (1800, "processes wait 3 minutes for an answer, and hours for work"),
+    "local_rank": (-1, "the launcher says it in the environment"),
     "skip_memory_metrics": (True, "records.jsonl has the memory of every logged step"),
     "use_cache": (False, "a classifier has no cache of past keys"),
 }
@@ -74,7 +78,7 @@ WITHOUT_EFFECT: dict[str, tuple[Any, str]] = {
 # Stock fields that would change the training or its results, and are not here: what to do instead.
 _HUB = "Push when it is done: trainer.model.push_to_hub(NAME)."
 _PRECISION = "Use bf16=True, or bf16=False for float32 to the letter."
-_MANY = "Start one process; several are the command line's business: torchrun -m whet train."
+_MANY = "torchrun trains with a whole model in each process; to split one that does not fit: whet train --shard."
 _OPTIMIZER = "Pass an optimizer of your own: Trainer(optimizers=(optimizer, scheduler))."
 REFUSED: dict[str, str] = {
     "push_to_hub": _HUB,

@@ -14,7 +14,7 @@ from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback, 
 
 from whet.data.columns import Task
 from whet.data.tokens import Tokens
-from whet.engine.devices import choose_hardware
+from whet.engine.devices import choose_hardware, join_processes
 from whet.engine.feed import Network
 from whet.engine.model import save_model
 from whet.engine.optim import make_adamw, parameter_groups
@@ -22,7 +22,18 @@ from whet.errors import UsageError
 from whet.trainer import refusals, results
 from whet.trainer.callbacks import PrintLines
 from whet.trainer.data import LABELS, Collator, as_tokens, keep_columns, require_rows, signature
-from whet.trainer.making import as_arguments, label_names, logits_of, name_labels, seed_everything, tracker_callbacks
+from whet.trainer.making import (
+    as_arguments,
+    called,
+    default_collator,
+    first_model,
+    label_names,
+    logits_of,
+    name_labels,
+    place_model,
+    seed_everything,
+    tracker_callbacks,
+)
 from whet.trainer.notices import notice
 from whet.trainer.outputs import EvalPrediction, PredictionOutput, TrainOutput, plain, speed
 from whet.trainer.predictions import BatchPredictor, Predicted, predict_tokens
@@ -61,13 +72,13 @@ class Trainer:
     ) -> None:
         others = refusals.trainer_arguments(others, processing_class)
         refusals.overridden_methods(type(self), Trainer)
-        refusals.several_processes()
         self.args = as_arguments(args)
         self.model_init = model_init
         seed_everything(self.args.seed)
-        self.model = self._first_model(model)
-        self.hardware = choose_hardware("cpu" if self.args.use_cpu else "auto", self.args.precision)
-        self._place_model()
+        self.model = first_model(model, model_init)
+        device = "cpu" if self.args.use_cpu else "auto"
+        self.ranks, self.hardware = join_processes(device), choose_hardware(device, self.args.precision)
+        place_model(self)
         self.given_collator, self.processing_class = data_collator, others.get("tokenizer", processing_class)
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         self.compute_loss_func, self.compute_metrics = compute_loss_func, compute_metrics
@@ -77,7 +88,7 @@ class Trainer:
         self.default_optimizer = optimizers[0] is None and optimizer_cls_and_kwargs is None
         self.default_optimizer &= not self.overrides("create_optimizer", "create_optimizer_and_scheduler")
         self.label_names = self.args.label_names or label_names(self.model)
-        self.data_collator = data_collator or self._default_collator()
+        self.data_collator = data_collator or default_collator(self.processing_class)
         self.is_in_train = False
         self._given_scheduler = optimizers[1] is not None
         self._tokens: dict[int, tuple[Any, Tokens | None, str]] = {}
@@ -85,7 +96,7 @@ class Trainer:
         self.last_prediction: Predicted | None = None
         name_labels(self.model, train_dataset)
         refusals.settings(self.args, self)
-        self.state, self.control = TrainerState(), TrainerControl()
+        self.state, self.control = TrainerState(**self.zero_flags()), TrainerControl()
         known = [DefaultFlowCallback, *tracker_callbacks(self.args), *(callbacks or []), PrintLines]
         self.callback_handler = CallbackHandler(known, self.model, self.processing_class, None, None)
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
@@ -101,13 +112,14 @@ class Trainer:
         require_rows(self.train_dataset, "train_dataset", any_rows=has_own_collator(self))
         if self.model_init is not None:
             seed_everything(self.args.seed)
-            self.model = self._called_init()
-            self._place_model()
+            self.model = called(self.model_init)
+            place_model(self)
             self.optimizer = None if self.default_optimizer else self.optimizer
         self.is_in_train = True
-        self._training = Training(self)
         try:
-            return self._training.run(asked or None)
+            with self.ranks.leaving():
+                self._training = Training(self)
+                return self._training.run(asked or None)
         finally:
             self.is_in_train = False
             self._training = None
@@ -206,9 +218,16 @@ class Trainer:
     def _scored(
         self, dataset: Any, ignore_keys: Sequence[str] | None, prefix: str, name: str
     ) -> tuple[Predicted, dict[str, float]]:
-        require_rows(dataset, name, any_rows=has_own_collator(self))
+        with self.ranks.leaving():
+            require_rows(dataset, name, any_rows=has_own_collator(self))
+            return self._scored_together(dataset, ignore_keys or (), prefix, name)
+
+    def _scored_together(
+        self, dataset: Any, ignore_keys: Sequence[str], prefix: str, name: str
+    ) -> tuple[Predicted, dict[str, float]]:
         started = time.monotonic()
-        found = self._predicted(dataset, ignore_keys or ())
+        self.ranks.require_same(f"The rows of {name}", self.fingerprint(dataset))
+        found = self._predicted(dataset, ignore_keys)
         if self.preprocess_logits_for_metrics is not None:
             found = results.preprocessed(found, self.preprocess_logits_for_metrics)
         metrics: dict[str, Any] = {}
@@ -218,8 +237,9 @@ class Trainer:
         named = {key if key.startswith(f"{prefix}_") else f"{prefix}_{key}": each for key, each in metrics.items()}
         loss = {} if found.loss is None else {f"{prefix}_loss": found.loss}
         self.last_prediction = found
-        steps = -(-found.rows // self.args.per_device_eval_batch_size)
-        return found, {**loss, **named, **speed(prefix, started, found.rows, steps)}
+        steps = -(-found.rows // (self.args.per_device_eval_batch_size * self.ranks.world))
+        # One process's numbers for all: a metric that draws samples and a clock differ between them.
+        return found, self.ranks.from_main({**loss, **named, **speed(prefix, started, found.rows, steps)})
 
     def _with_deciding_metric(self, metrics: dict[str, Any], found: Predicted) -> dict[str, Any]:
         """A metric of whet's own that decides the best model, where compute_metrics does not give it."""
@@ -235,10 +255,11 @@ class Trainer:
         task = None if tokens is None else self.task(tokens)
         if tokens is not None and task is not None:
             network = self._network(tokens)
-            return predict_tokens(network, tokens, task, self.hardware, batch, self._between_batches)
+            return predict_tokens(self.ranks, network, tokens, task, self.hardware, batch, self._between_batches)
         if self._training is not None:
             self._training.write_back()
         run = BatchPredictor(
+            self.ranks,
             self.model,
             self.hardware,
             self.collator(),
@@ -286,6 +307,11 @@ class Trainer:
             known = self._tokens[id(dataset)] = (dataset, *as_tokens(dataset, self.columns()))
         return known[1], known[2]
 
+    def fingerprint(self, dataset: Any) -> tuple[int, str]:
+        """What must be the same in all processes: how many rows, and as far as they are known, which."""
+        tokens, _ = self.tokens(dataset)
+        return len(dataset), "" if tokens is None else tokens.fingerprint
+
     def evaluation_tokens(self) -> list[Tokens]:
         several = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
         found = [self.tokens(each)[0] for each in several.values() if each is not None]
@@ -314,9 +340,11 @@ class Trainer:
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
 
     def save_model(self, output_dir: str | os.PathLike[str] | None = None, _internal_call: bool = False) -> None:
-        """A standard folder: safetensors, configuration, tokenizer."""
+        """A standard folder: safetensors, configuration, tokenizer; of several processes the main one writes it."""
         if self._training is not None:
             self._training.write_back()
+        if not self.is_world_process_zero():
+            return
         folder = Path(output_dir if output_dir is not None else self.args.output_dir or "")
         folder.mkdir(parents=True, exist_ok=True)
         if hasattr(self.model, "save_pretrained"):
@@ -328,13 +356,16 @@ class Trainer:
         return self.processing_class or getattr(self.data_collator, "tokenizer", None)
 
     def save_state(self) -> None:
-        self.state.save_to_json(str(Path(self.args.output_dir or "") / "trainer_state.json"))
+        if self.is_world_process_zero():
+            self.state.save_to_json(str(Path(self.args.output_dir or "") / "trainer_state.json"))
 
     def log_metrics(self, split: str, metrics: Mapping[str, Any]) -> None:
-        results.print_metrics(split, metrics)
+        if self.is_world_process_zero():
+            results.print_metrics(split, metrics)
 
     def save_metrics(self, split: str, metrics: Mapping[str, Any], combined: bool = True) -> None:
-        results.save_metrics(Path(self.args.output_dir or ""), split, metrics, combined)
+        if self.is_world_process_zero():
+            results.save_metrics(Path(self.args.output_dir or ""), split, metrics, combined)
 
     def add_callback(self, callback: Any) -> None:
         self.callback_handler.add_callback(callback)
@@ -346,9 +377,17 @@ class Trainer:
         self.callback_handler.remove_callback(callback)
 
     def is_world_process_zero(self) -> bool:
-        return True
+        return self.args.process_index == 0
 
-    is_local_process_zero = is_world_process_zero
+    def is_local_process_zero(self) -> bool:
+        return self.args.local_process_index == 0
+
+    def zero_flags(self) -> dict[str, bool]:
+        """What `state` says of this process."""
+        return {
+            "is_world_process_zero": self.is_world_process_zero(),
+            "is_local_process_zero": self.is_local_process_zero(),
+        }
 
     @property
     def tokenizer(self) -> Any:
@@ -362,40 +401,6 @@ class Trainer:
     def __getattr__(self, name: str) -> Any:
         raise refusals.missing_attribute(name)
 
-    # Making -----------------------------------------------------------------------------------------
-
-    def _first_model(self, model: Any) -> Any:
-        if model is None and self.model_init is None:
-            raise UsageError("The Trainer was given no model.", "Pass model= or model_init=.")
-        if model is not None and self.model_init is not None:
-            raise UsageError("The Trainer was given both model and model_init.", "Pass one of them.")
-        if isinstance(model, str):
-            raise UsageError(
-                f"model is {model!r}.", f"Load it: AutoModelForSequenceClassification.from_pretrained({model!r})."
-            )
-        return self._called_init() if model is None else model
-
-    def _called_init(self) -> Any:
-        assert self.model_init is not None
-        taken = inspect.signature(self.model_init).parameters.values()
-        wants_trial = any(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in taken)
-        return self.model_init(None) if wants_trial else self.model_init()
-
-    def _place_model(self) -> None:
-        """On the device, in float32: a half-precision checkpoint would otherwise be trained in half precision."""
-        kinds = {parameter.dtype for parameter in self.model.parameters() if parameter.is_floating_point()}
-        if kinds & {torch.float16, torch.bfloat16}:
-            notice(f"Trainer: the model's weights are {kinds.pop()}; they are trained as float32.")
-            self.model.float()
-        self.model.to(self.hardware.device)
-        if self.args.gradient_checkpointing:
-            self.model.gradient_checkpointing_enable()
-
-    def _default_collator(self) -> Any:
-        if self.processing_class is not None and hasattr(self.processing_class, "pad"):
-            from transformers import DataCollatorWithPadding
-
-            return DataCollatorWithPadding(self.processing_class)
-        from transformers import default_data_collator
-
-        return default_data_collator
+    def share_weights(self) -> None:
+        """A head that every process has drawn for itself becomes the main one's."""
+        self.ranks.take_from_main([*self.model.parameters(), *self.model.buffers()])

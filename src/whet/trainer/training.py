@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +19,15 @@ from transformers.trainer_callback import TrainerState
 from whet.data.tokens import Tokens
 from whet.engine.checkpoint import load
 from whet.engine.evaluate import compute_logits, probe_rows
-from whet.engine.loop import Plan, SavePoint, State, train
+from whet.engine.loop import Plan, SavePoint, State, Tick, train
 from whet.engine.losses import Loss
 from whet.errors import Diverged, Interrupted, UsageError, nearest
+from whet.evaluation import logits_together
 from whet.interrupts import Interrupts
 from whet.metrics.scores import MAIN_METRIC, higher_is_better
 from whet.records import End, Evaluation, Finding, Record, Save, Step
 from whet.trainer import refusals
-from whet.trainer.callbacks import SILENT, overrides
+from whet.trainer.callbacks import SILENT, agree, overrides
 from whet.trainer.checkpoints import TrainerCheckpoints
 from whet.trainer.notices import notice
 from whet.trainer.outputs import TrainOutput, speed
@@ -48,8 +51,10 @@ class Training:
     """Everything that lives from the first step to the last."""
 
     def __init__(self, trainer: Trainer) -> None:
-        self.trainer, self.args = trainer, trainer.args
+        self.trainer, self.args, self.ranks = trainer, trainer.args, trainer.ranks
         refusals.early_stopping(self.args, trainer.callback_handler.callbacks)
+        self.ranks.require_same("The rows of train_dataset", trainer.fingerprint(trainer.train_dataset))
+        trainer.share_weights()
         self.setup = lay_out(trainer)
         self.order = self.setup.feed.order
         self.state, self.sums = State(), Sums()
@@ -114,17 +119,24 @@ class Training:
 
     def run(self, resume: str | bool | None) -> TrainOutput:
         """From the beginning or a checkpoint to the end."""
-        args = self.args
+        args, ranks = self.args, self.ranks
         name = str(getattr(getattr(self.trainer.model, "config", None), "_name_or_path", "") or "")
         own = Path(args.output_dir or "").resolve()
         within = resume is True or (resume is not None and Path(str(resume)).resolve().parent == own)
-        self.folder, mark = open_folder(args, name, resuming=bool(within))
-        self.checkpoints = TrainerCheckpoints(Path(args.output_dir or ""), run=mark, limit=args.save_total_limit)
-        try:
-            with self.folder.locked(), self.interrupts:
-                return self._run(resume, fresh=not within)
-        except Interrupted as error:
-            raise TrainingInterrupted(error.message, "Go on with trainer.train(resume_from_checkpoint=True).") from None
+        with ExitStack() as held:
+            opened = None
+            with ranks.together():
+                if ranks.is_main:
+                    opened = open_folder(args, name, resuming=bool(within))
+                    held.enter_context(opened[0].locked())
+            self.folder, mark = ranks.from_main(opened)
+            self.checkpoints = TrainerCheckpoints(Path(args.output_dir or ""), run=mark, limit=args.save_total_limit)
+            try:
+                with self.interrupts, ranks.ending_together():
+                    return self._run(resume, fresh=not within)
+            except Interrupted as error:
+                hint = "Go on with trainer.train(resume_from_checkpoint=True)."
+                raise TrainingInterrupted(error.message, hint) from None
 
     def _run(self, resume: str | bool | None, *, fresh: bool) -> TrainOutput:
         trainer = self.trainer
@@ -137,7 +149,7 @@ class Training:
             save(self, "interrupted")
             raise
         except Diverged as error:
-            self.folder.append(End(step=self.state.step, reason="diverged", best_step=self.state.best_step))
+            self.append(End(step=self.state.step, reason="diverged", best_step=self.state.best_step))
             error.hint = "Try a tenth of the learning_rate, warmup_steps=0.1 and max_grad_norm=1.0."
             raise
         finally:
@@ -156,19 +168,21 @@ class Training:
         self.fingerprint = fingerprint
         trainer.state = self._trainer_state()
         checkpoint = restore(self, resume) if resume else None
-        describe(self.folder, trainer.hardware, setup.network, setup.task, rows, fingerprint)
+        if self.ranks.is_main:
+            world = self.ranks.world
+            describe(self.folder, trainer.hardware, setup.network, setup.task, rows, fingerprint, world)
         if fresh and setup.task is not None:
             labels = {"train": setup.tokens.labels if setup.tokens else None}
             labels["validation"] = tokens[0].labels if "validation" in rows else None
-            self.folder.append(
+            self.append(
                 start_record(self.plan, self.order.steps_per_epoch, setup.task, labels, rows, self._evaluations())
             )
         if checkpoint is not None:
-            self.folder.append(checkpoint)
-            self.folder.append(Save(step=checkpoint.step, path=checkpoint.path, reason="schedule"))
+            self.append(checkpoint)
+            self.append(Save(step=checkpoint.step, path=checkpoint.path, reason="schedule"))
 
     def _trainer_state(self) -> TrainerState:
-        state = TrainerState(train_batch_size=self.args.per_device_train_batch_size)
+        state = TrainerState(train_batch_size=self.args.per_device_train_batch_size, **self.trainer.zero_flags())
         state.compute_steps(self.args, self.total)
         state.max_steps = self.total
         state.num_train_epochs = math.ceil(self.total / self.order.steps_per_epoch)
@@ -182,12 +196,13 @@ class Training:
         return math.ceil(last / state.eval_steps) if self.args.eval_strategy == "steps" else 0
 
     def _loop(self) -> End:
-        stream = train(self.state, self.plan, self.setup.feed, self.stepper, self._rate, self._measure)
-        for event in stream:
+        feed, ranks = self.setup.feed, self.ranks
+        places = {"rank": ranks.rank, "world": ranks.world}
+        for event in train(self.state, self.plan, feed, self.stepper, self._rate, self._measure, **places):
             if isinstance(event, End):
                 return event
             if isinstance(event, Record):
-                self.folder.append(event)
+                self.append(event)
             if isinstance(event, Step):
                 self._logged(event)
             elif isinstance(event, Evaluation):
@@ -197,8 +212,9 @@ class Training:
             self.checkpoints.poll()
             if isinstance(event, Finding):
                 self._say(event.sentence)
-            else:  # a finding comes in the middle of a step, where there is nothing whole to save
-                self.interrupts.check()
+            elif isinstance(event, Tick) or ranks.world == 1:
+                # A finding comes in the middle of a step, where there is nothing whole to save.
+                self.interrupts.check_together(ranks)
         raise AssertionError("the loop ends with an End record")
 
     # What the loop asks ------------------------------------------------------------------------------
@@ -222,6 +238,8 @@ class Training:
         trainer.control = handler.on_step_end(self.args, trainer.state, trainer.control)
         if step % self.order.steps_per_epoch == 0 or trainer.control.should_training_stop:
             self._end_epoch()
+        if self.setup.tokens is None:  # running statistics of a model of one's own: the main process's hold
+            self.ranks.take_from_main(trainer.model.buffers())
         self._stop_if_asked(step)
         every = max(1, self.total // RECORDS_A_RUN)
         return trainer.control.should_log or step % every == 0 or step >= self.plan.total_steps
@@ -232,15 +250,17 @@ class Training:
         trainer.last_prediction = None
         metrics = trainer.evaluate()
         found = trainer.last_prediction
-        record = evaluation_record(
+        own = evaluation_record(
             state.step, trainer.state.epoch or 0.0, self.setup.task, found, metrics, self._probe_loss()
         )
         wanted = self.plan.metric
-        if self.args.metric_for_best_model and wanted != "loss" and wanted not in record.metrics:
+        if self.args.metric_for_best_model and wanted != "loss" and wanted not in own.metrics:
             raise UsageError(
                 f"metric_for_best_model is {self.args.metric_for_best_model!r}, and the evaluation has no such metric.",
-                nearest(wanted, [*record.metrics, "loss"]),
+                nearest(wanted, [*own.metrics, "loss"]),
             )
+        # What decides about the best step must be one number, also where a subclass measures more than rows.
+        record: Evaluation = self.ranks.from_main(own)
         self.schedule.after_evaluation(record.metrics.get(wanted, record.loss))
         self._stop_if_asked(state.step)
         return record
@@ -251,19 +271,21 @@ class Training:
         if setup.tokens is None or setup.task is None:
             return None
         rows = probe_rows(len(setup.tokens), PROBE_ROWS, self.args.seed)
-        logits = compute_logits(
+        compute = partial(
+            compute_logits,
             setup.network,
             setup.tokens,
             self.trainer.hardware,
             batch_rows=self.args.per_device_eval_batch_size,
-            rows=rows,
             between=self.interrupts.check,
         )
+        logits = logits_together(self.ranks, setup.tokens, rows, lambda own: compute(rows=own))
         assert setup.tokens.labels is not None
         return Loss(setup.task).mean(logits, setup.tokens.labels[rows])
 
     def _stop_if_asked(self, step: int) -> None:
         control = self.trainer.control
+        agree(control, self.ranks)
         if control.should_training_stop:
             self.plan.total_steps = min(self.plan.total_steps, step)
         if control.should_epoch_stop:
@@ -279,7 +301,7 @@ class Training:
     def _epoch(self, step: int) -> float:
         """Epochs done, counted in batches as the stock Trainer counts them."""
         args, order = self.args, self.order
-        micro = order.rows / args.per_device_train_batch_size
+        micro = order.rows / args.rows_together
         batches = max(1, math.floor(micro) if args.dataloader_drop_last else math.ceil(micro))
         epoch, index = divmod(step - 1, order.steps_per_epoch)
         return epoch + min((index + 1) * args.gradient_accumulation_steps, batches) / batches
@@ -293,6 +315,7 @@ class Training:
         logs = {"loss": self.sums.since_log / self.sums.steps_since_log, "grad_norm": record.grad_norm}
         self.trainer.log({**logs, "learning_rate": record.learning_rate})
         self.sums.since_log, self.sums.steps_since_log = 0.0, 0
+        agree(self.trainer.control, self.ranks)
 
     def _judged(self, record: Evaluation) -> None:
         state = self.trainer.state
@@ -307,9 +330,11 @@ class Training:
             return
         save(self, "best" if best else "schedule")
         trainer, handler = self.trainer, self.trainer.callback_handler
-        if overrides(handler.callbacks, "on_save"):
+        if self.ranks.any(overrides(handler.callbacks, "on_save")):
             self.checkpoints.wait()  # what looks at the folder must find it
+            self.ranks.wait_for_all()
         trainer.control = handler.on_save(self.args, trainer.state, trainer.control)
+        agree(trainer.control, self.ranks)
 
     # After the last step -----------------------------------------------------------------------------
 
@@ -320,18 +345,19 @@ class Training:
         if window.steps:
             self.sums.add(float(window.loss) / window.steps, window.steps)
         loss = self.sums.total / max(1, self.sums.steps)
-        rows = steps * args.per_device_train_batch_size * args.gradient_accumulation_steps
-        metrics = {**speed("train", started, rows, steps), "train_loss": loss}
+        rows = steps * args.rows_together * args.gradient_accumulation_steps
+        # All wait here for the main one, whose last checkpoint may be the best.
+        metrics = self.ranks.from_main({**speed("train", started, rows, steps), "train_loss": loss})
         self.write_back()
         trainer.log(metrics)
         best = trainer.state.best_model_checkpoint
         if args.load_best_model_at_end and best is not None:
             self.setup.network.load_weights(load(Path(best)).tensors["model"])
-            if args.save_total_limit == 1:
+            if args.save_total_limit == 1 and self.ranks.is_main:
                 self.checkpoints.keep_only(int(trainer.state.best_global_step))
         trainer.control = trainer.callback_handler.on_train_end(args, trainer.state, trainer.control)
         reason = "patience" if self.state.step < self.total and self._out_of_patience() else "finished"
-        self.folder.append(dataclasses.replace(end, reason=reason))
+        self.append(dataclasses.replace(end, reason=reason))
         return TrainOutput(trainer.state.global_step, loss, metrics)
 
     def _out_of_patience(self) -> bool:
@@ -341,8 +367,13 @@ class Training:
             for each in callbacks
         )
 
+    def append(self, record: Record) -> None:
+        """One process writes."""
+        if self.ranks.is_main:
+            self.folder.append(record)
+
     def _say(self, line: str) -> None:
-        if self.args.log_level not in SILENT:
+        if self.args.log_level not in SILENT and self.ranks.is_main:
             print(line, flush=True)
 
     # What the Trainer asks ---------------------------------------------------------------------------
