@@ -15,8 +15,10 @@ from tests.conftest import small_model
 from tests.trainer.made import logged, make_rows, make_trainer, weights
 from tests.trainer.ranks import run_together, values
 from whet import Trainer, TrainerCallback, TrainingArguments
+from whet.engine.ranks import Ranks
 from whet.records import Save, Step
 from whet.runs.store import RunFolder
+from whet.trainer.notices import WhetNotice
 
 # 37 rows in steps of 8: the last step has 5, which is 3 for one process and 2 for the other.
 ROWS, STEPS_AN_EPOCH = 37, 5
@@ -192,6 +194,20 @@ def test_a_signal_to_one_process_saves_once_and_all_leave(
         assert all((resumed[name] == undisturbed[name]).all() for name in undisturbed)
 
 
+def train_until_struck(folder: Path, struck: Struck) -> None:
+    make(folder, callbacks=[struck]).train()
+
+
+def test_another_number_of_processes_goes_on_and_says_so(tmp_path: Path) -> None:
+    told = run_together(train_until_struck, tmp_path / "run", Struck(signal.SIGTERM, 0))
+    assert all("resume_from_checkpoint" in each.error for each in told)
+    alone, whole = make(tmp_path / "run"), make(tmp_path / "whole")
+    with pytest.warns(WhetNotice, match="processes: 2 → 1"):
+        alone.train(resume_from_checkpoint=True)
+    whole.train()
+    np.testing.assert_allclose(logged(alone), logged(whole), rtol=1e-4)
+
+
 def best_of(folder: Path) -> tuple[float, float, str | None]:
     trainer = make(folder, load_best_model_at_end=True, learning_rate=0.05, save_strategy="no")
     trainer.train()
@@ -314,9 +330,7 @@ def test_the_main_process_goes_first_where_asked(tmp_path: Path) -> None:
     assert values(prepare_in_turn, tmp_path) == [1.0, 1.0]
 
 
-def test_batches_to_look_at_are_the_process_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from whet.engine.ranks import Ranks
-
+def test_batches_to_look_at_are_the_process_own(tmp_path: Path) -> None:
     rows = make_rows(11)
     trainer = make_trainer(tmp_path, train=rows, evaluation=rows, per_device_eval_batch_size=2, data_collator=padded)
     shares = []
