@@ -13,6 +13,7 @@ from whet.data.tokens import Tokens
 from whet.engine.devices import Hardware
 from whet.engine.feed import Network, Rows
 from whet.engine.memory import is_memory_error, no_room_for_one_row
+from whet.engine.packed import GRID_GRAIN
 from whet.engine.step import precision
 
 Array = np.ndarray[Any, Any]
@@ -52,10 +53,12 @@ def compute_logits(
     with torch.no_grad(), precision(hardware):
         while done < len(order):
             between()
-            places = order[done : done + batch_rows]
+            most = batch_rows
             if batch_tokens is not None:
-                fitting = np.searchsorted(np.cumsum(tokens.lengths[chosen[places]]), batch_tokens, side="right")
-                places = places[: max(1, int(fitting))]
+                # As many for every length in a step of the grid: then batches come in few shapes.
+                longest = int(tokens.lengths[chosen[order[done]]])
+                most = min(batch_rows, max(1, batch_tokens // (-(-longest // GRID_GRAIN) * GRID_GRAIN)))
+            places = order[done : done + most]
             try:
                 parts.append(network.logits(network.collate(tokens, chosen[places])).float())
                 done += len(places)

@@ -33,6 +33,9 @@ ENCODER_MODULES = {
 # Families that count positions from the padding index on.
 SHIFTED_POSITIONS = ("roberta", "xlm-roberta", "camembert")
 
+GRID_GRAIN = 8
+"""The length of attention's grid on the CPU is a multiple of this: oneDNN builds and keeps code for every shape."""
+
 
 @dataclass(frozen=True)
 class Layout:

@@ -21,9 +21,3 @@ def test_loaded_weights_are_computed_with() -> None:
     weights = {name: tensor.clone() for name, tensor in model_tensors(small_model(width=64, seed=5)).items()}
     network.load_weights(weights)
     assert torch.equal(network.logits(network.collate(tokens, rows)), other.logits(other.collate(tokens, rows)))
-
-
-def test_predicting_needs_no_room_for_moments() -> None:
-    network = FusedNetwork(small_model(width=64).eval(), BF16, training=False)
-    assert network.flat.matrices.first.numel() == 0
-    assert network.flat.matrices.gradient.numel() == 0

@@ -46,16 +46,26 @@ class Group:
         def zeros(kind: torch.dtype, size: int = self.size) -> Tensor:
             return torch.zeros(size, dtype=kind, device=self.device)
 
+        same = self.compute_type == torch.float32
         trained = self.size if training else 0
-        self.master = zeros(torch.float32)
+        self.masters_from = 0 if training or same else self.computes_until
+        """Prediction reads the matrices of the layers only to compute with: there are no masters of those."""
+        self.master = zeros(torch.float32, self.size - self.masters_from)
         self.first, self.second = zeros(torch.float32, trained), zeros(torch.float32, trained)
         self.gradient = zeros(self.gradient_type, trained)
-        same = self.compute_type == torch.float32
         self.compute = self.master if same else zeros(self.compute_type, self.computes_until)
 
     def view(self, buffer: Tensor, name: str) -> Tensor:
         start, shape = self.places[name]
         return buffer[start : start + shape.numel()].view(shape)
+
+    def current(self, name: str) -> Tensor:
+        """The float32 master, or what is computed with where there is none."""
+        start, shape = self.places[name]
+        if start < self.masters_from:
+            return self.view(self.compute, name)
+        start -= self.masters_from
+        return self.master[start : start + shape.numel()].view(shape)
 
     def joined(self, buffer: Tensor, names: list[str]) -> Tensor:
         """Neighbours as one tensor: query, key and value as one product."""
@@ -65,7 +75,7 @@ class Group:
 
     def refresh(self) -> None:
         """Compute weights from the masters."""
-        if self.compute is not self.master:
+        if self.compute is not self.master and not self.masters_from:
             self.compute.copy_(self.master[: self.computes_until])
 
 
@@ -105,7 +115,7 @@ class FlatModel:
 
     def weight(self, name: str) -> Tensor:
         """A float32 master by the base model's own name."""
-        return self._group(self.prefix + name).view(self._group(self.prefix + name).master, self.prefix + name)
+        return self._group(self.prefix + name).current(self.prefix + name)
 
     def gradient(self, name: str) -> Tensor:
         group = self._group(self.prefix + name)
@@ -120,9 +130,7 @@ class FlatModel:
             return
         rows = torch.from_numpy(self.used).to(self.named[self.word].device)
         with torch.no_grad():
-            self.named[self.word].data[rows] = self.matrices.view(self.matrices.master, self.word).to(
-                self.named[self.word].device
-            )
+            self.named[self.word].data[rows] = self.matrices.current(self.word).to(self.named[self.word].device)
 
     def hand_back(self) -> None:
         """The model as its owner knows it: every weight current and on the device."""
@@ -134,7 +142,7 @@ class FlatModel:
         if len(self.used) < self.named[self.word].shape[0]:
             rows = torch.from_numpy(self.used).to(self.named[self.word].device)
             with torch.no_grad():
-                self.matrices.view(self.matrices.master, self.word).copy_(self.named[self.word].data[rows])
+                self.matrices.current(self.word).copy_(self.named[self.word].data[rows])
         for group in self.groups():
             group.refresh()
 
@@ -181,8 +189,7 @@ class FlatModel:
         """Copy the weights in, and make the module's parameters views of the masters."""
         with torch.no_grad():
             for name, parameter in self.named.items():
-                group = self._group(name)
-                view = group.view(group.master, name)
+                view = self._group(name).current(name)
                 if name == self.word and len(self.used) < parameter.shape[0]:
                     view.copy_(parameter.data[torch.from_numpy(self.used)])
                     continue

@@ -19,13 +19,11 @@ from whet.engine.fused.encoder import Encoder, Inputs
 from whet.engine.fused.families import shape_of
 from whet.engine.fused.flat import FlatModel
 from whet.engine.fused.pieces_cpu import CpuPieces
-from whet.engine.packed import Layout, make_layout
+from whet.engine.fused.pieces_cpu_frozen import FrozenCpuPieces
+from whet.engine.packed import GRID_GRAIN, Layout, make_layout
 from whet.engine.step import LossOf, Stepper
 from whet.engine.tensors import Groups, model_tensors
 from whet.errors import ArtifactError
-
-GRID_GRAIN = 8
-"""The length of attention's grid on the CPU is a multiple of this, for the same reason as `bucket`."""
 
 
 class FusedNetwork(Network):
@@ -48,6 +46,8 @@ class FusedNetwork(Network):
         self.flat = FlatModel(model, hardware.device, kind, used, decay, training)
         self.shift = self._packed.shift if self._packed else 0
         self.pieces: Any = CpuPieces(seed)
+        if hardware.device.type == "cpu" and hardware.bf16 and not training and FrozenCpuPieces.available():
+            self.pieces = FrozenCpuPieces()
         if hardware.device.type == "cuda":
             from whet.engine.fused.pieces_cuda import CudaPieces, partial_elements
 
