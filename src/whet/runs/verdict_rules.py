@@ -16,6 +16,8 @@ from whet.runs.signs import Floats, Signs, rank_correlation, thirds
 
 ENOUGH = 4
 """Evaluations without which nothing but a loss that is not finite can be told."""
+ENOUGH_REACH = 1e-3
+"""A rate of 5e-5 has moved the weights so far after 20 steps. Less than that says nothing about what can be learnt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,20 +114,22 @@ def rate_too_high(s: Signs) -> Call | None:
 
 def rate_too_low(s: Signs) -> Call | None:
     """Slowly down, the answers as at the start; underfitting has changed some answers for the better."""
-    known = _learnt_nothing(s) and (s.seen.learning_rate or 1) < 1e-6
+    short = _learnt_nothing(s) and _reach(s) < ENOUGH_REACH
     # Training below chance and evaluation not is the label shares and a few rows by heart, and no matter of the rate;
     # at a usual rate, a loss that is well below chance needs more steps.
     by_heart = s.tail_t < 0.995 and s.tail_e > 1.0
     enough = (s.seen.learning_rate or 0) >= 1e-5 and (by_heart or s.tail_e < 0.97)
     crawls = not s.beats_majority and s.tail_e > 0.85 and s.tail_e - s.tail_t < 0.15 and _crawls(s) and not enough
-    if not (known or crawls):
+    if not (short or crawls):
         return None
+    fell = f"evaluation loss falls steadily but only from {say.loss(s, s.e[0])} to {say.loss(s, s.e[-1])}"
+    stayed = (
+        f"{say.step(s, -1)} steps at {s.seen.learning_rate or 0:.2g} move the weights by next to nothing, and "
+        f"evaluation loss is {say.loss(s, s.e[-1])}"
+    )
     return Call(
         verdict="rate-too-low",
-        sentence=(
-            f"Learning rate too low: evaluation loss falls steadily but only from {say.loss(s, s.e[0])} to "
-            f"{say.loss(s, s.e[-1])}, and {say.score(s)}."
-        ),
+        sentence=f"Learning rate too low: {fell if _crawls(s) else stayed}, and {say.score(s)}.",
         advice=f"Raise the rate 3 to 10 times ({say.rate(s, 5)}), or train longer ({say.epochs(s, 3)}).",
         at=s.count - 1,
     )
@@ -333,6 +337,11 @@ def _collapsed(s: Signs) -> bool:
 def _learnt_nothing(s: Signs) -> bool:
     """The gate of the three verdicts on the rate: no score, and no training loss below chance."""
     return not s.beats_majority and s.tail_t > 0.9
+
+
+def _reach(s: Signs) -> float:
+    """The rate times the steps: about as far as AdamW can have moved a weight. Infinite where no rate is known."""
+    return (s.seen.learning_rate or np.inf) * float(s.seen.steps[-1])
 
 
 def _crawls(s: Signs) -> bool:
