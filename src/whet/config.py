@@ -80,7 +80,7 @@ class TrainConfig:
 
     epochs: float = setting(3.0, "passes over the training rows", "--epochs")
     max_steps: int | None = setting(None, "stop after this many steps", "--max-steps")
-    batch_size: int = setting(16, "rows a step and device", "--batch-size")
+    batch_size: int = setting(16, "rows a step, over all processes", "--batch-size")
     accumulate: int = setting(1, "micro-batches a step", "--accumulate")
     learning_rate: float = setting(5e-5, "peak learning rate", "--lr")
     schedule: Literal["linear", "cosine", "constant"] = setting("linear", "how the rate falls", "--schedule")

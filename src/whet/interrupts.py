@@ -27,6 +27,13 @@ STOPPED_ELSEWHERE = (
 )
 # A launcher passes on what the terminal has sent to all of its processes already: that is one signal, not two.
 ECHO_SECONDS = 5.0
+_early: list[int] = []
+
+
+def remember(number: int) -> None:
+    """A signal that came before there was a run to stop. One of several processes first meets the others, and then
+    tells them: if it left without a word, they would wait for it."""
+    _early.append(number)
 
 
 class Interrupts:
@@ -41,6 +48,8 @@ class Interrupts:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
+        if _early:
+            self._received, self._when = _early[0], time.monotonic()
         # Handlers can only be set by the main thread; elsewhere (a notebook's worker) there is only the deadline.
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whet.config import Config, differences, from_environment, make_config, to_toml
-from whet.engine.ranks import Ranks, several_processes
+from whet.engine.ranks import Ranks, require_several, several_processes
 from whet.errors import Interrupted, UsageError, WhetError
 from whet.interrupts import Interrupts
 from whet.prepare import Prepared, Say, make_job, make_tokens, read_examples
@@ -56,54 +56,78 @@ def train_run(
     listen: Listener = lambda event, job: None,
 ) -> Run:
     """Train to the end of the plan, or go on with a run that was interrupted."""
-    from whet.trackers import Place, available, tracked
+    from whet.trackers import available
 
     if config.run.offline:
         os.environ["HF_HUB_OFFLINE"] = "1"  # read by the hub's client when it is first imported
     available(config.run.report_to)
-    ranks = _join(config.train.device)
-    if not ranks.is_main:
-        say, listen = _nothing, _nothing  # what happens is told once
-    with Interrupts(config.run.max_minutes) as interrupts, ranks.leaving():
-        with ranks.together(), interrupts.at_once():
-            examples, report = read_examples(source, config, say)
-        # The data is read; only now the heavy libraries are loaded, which takes longer than most mistakes deserve.
-        from whet.estimate import estimate, require_disk
-        from whet.run import Run
+    if config.train.shard:
+        require_several()
+    with Interrupts(config.run.max_minutes) as interrupts:
+        ranks = _join(config.train.device)
+        if not ranks.is_main:
+            say, listen = _nothing, _nothing  # what happens is told once
+        with ranks.leaving():
+            return _train_among(ranks, source, config, interrupts, accept_changes, say, listen)
 
-        folder, resuming = ranks.from_main(open_run(config, accept_changes) if ranks.is_main else None)
-        with folder.locked() if ranks.is_main else nullcontext():
+
+def _train_among(
+    ranks: Ranks,
+    source: Any,
+    config: Config,
+    interrupts: Interrupts,
+    accept_changes: bool,
+    say: Say,
+    listen: Listener,
+) -> Run:
+    from whet.trackers import Place, tracked
+
+    with ranks.together(), interrupts.at_once():
+        examples, report = read_examples(source, config, say)
+    # The data is read; only now the heavy libraries are loaded, which takes longer than most mistakes deserve.
+    from whet.estimate import estimate, require_disk
+    from whet.run import Run
+
+    with ranks.together():
+        opened = open_run(config, accept_changes) if ranks.is_main else None
+    folder, resuming = ranks.from_main(opened)
+    with ExitStack() as held:
+        with ranks.together():
+            if ranks.is_main:
+                held.enter_context(folder.locked())
             folder.refuse_links()
-            if ranks.from_main(resuming and folder.finished):
+        if ranks.from_main(resuming and folder.finished):
+            with ranks.together():
                 compare_with_before(folder, config, examples.fingerprint, accept_changes)
-                say(f"{folder.path} is finished already.")
-                if not (folder.path / "report.html").exists():
-                    write_report_quietly(folder, say)
-                return Run(folder.path)
-            with _no_folder_left(folder, not resuming), ranks.together(), interrupts.at_once():
-                before = folder.data if resuming else {}
-                changed = compare_with_before(folder, config, examples.fingerprint, accept_changes) if resuming else ""
-                prepared = make_tokens(config, examples, report, say, interrupts.check)
-                changed = changed or _refuse_other_tokens(folder, before, prepared, accept_changes)
-                job = make_job(prepared, say, ranks)
-                expected = estimate(job)
-                say(expected.sentence())
-                require_disk(folder.path, expected)
-            ranks.require_same("The tokens", [tokens.fingerprint for tokens in prepared.tokens.values()])
-            if resuming and folder.environment.get("processes", ranks.world) != ranks.world:
-                say(f"Begun with another number of processes: with {ranks.world} it is equal only within tolerance.")
-            if changed and ranks.is_main:
-                say(f"Going on although {changed}.")
-                folder.write_text(CONFIG, to_toml(config))
-            place = Place(folder.path / "tensorboard", "whet", folder.path.name)
-            trackers = config.run.report_to if ranks.is_main else ()
-            with tracked(trackers, place, config.flat(), say) as track:
+            say(f"{folder.path} is finished already.")
+            if ranks.is_main and not (folder.path / "report.html").exists():
+                write_report_quietly(folder, say)
+            return Run(folder.path)
+        is_mine = ranks.is_main and not resuming
+        with _no_folder_left(folder, is_mine), ranks.together(), interrupts.at_once():
+            before = folder.data if resuming else {}
+            changed = compare_with_before(folder, config, examples.fingerprint, accept_changes) if resuming else ""
+            prepared = make_tokens(config, examples, report, say, interrupts.check)
+            changed = changed or _refuse_other_tokens(folder, before, prepared, accept_changes)
+            job = make_job(prepared, say, ranks)
+            expected = estimate(job)
+            say(expected.sentence())
+            require_disk(folder.path, expected)
+        ranks.require_same("The tokens", [tokens.fingerprint for tokens in prepared.tokens.values()])
+        if resuming and folder.environment.get("processes", ranks.world) != ranks.world:
+            say(f"Begun with another number of processes: with {ranks.world} it is equal only within tolerance.")
+        if changed and ranks.is_main:
+            say(f"Going on although {changed}.")
+            folder.write_text(CONFIG, to_toml(config))
+        place = Place(folder.path / "tensorboard", "whet", folder.path.name)
+        trackers = config.run.report_to if ranks.is_main else ()
+        with tracked(trackers, place, config.flat(), say) as track:
 
-                def tell(event: Any, job: Any) -> None:
-                    track(event)
-                    listen(event, job)
+            def tell(event: Any, job: Any) -> None:
+                track(event)
+                listen(event, job)
 
-                Recorder(folder, job, interrupts, say, tell).run(resuming=resuming, changed=changed)
+            Recorder(folder, job, interrupts, say, tell).run(resuming=resuming, changed=changed)
     return Run(folder.path)
 
 
@@ -117,14 +141,14 @@ def _join(device: str) -> Ranks:
 
 
 @contextmanager
-def _no_folder_left(folder: RunFolder, is_new: bool) -> Iterator[None]:
+def _no_folder_left(folder: RunFolder, is_mine: bool) -> Iterator[None]:
     """A run that could not even start (a wrong model, metric or device) leaves no folder behind."""
     try:
         yield
     except Interrupted:
         raise
     except WhetError:
-        if is_new:
+        if is_mine:
             folder.discard_unstarted()
         raise
 

@@ -10,12 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from whet.config import make_config
-from whet.engine.devices import choose_hardware
-from whet.engine.ranks import Ranks
-from whet.engine.shard import shard_model
-from whet.errors import UsageError
-
 SCRIPT = """
 import json, sys
 import numpy as np, torch
@@ -83,9 +77,3 @@ def test_a_split_model_trains_as_a_whole_one(tmp_path: Path) -> None:
     assert split["norms"][3:5] == pytest.approx(split["norms"][5:7], rel=1e-6)  # type: ignore[index]
     # Half of the parameters, and what an uneven division rounds up.
     assert float(split["own"]) < 0.55 * float(whole["own"])  # type: ignore[arg-type]
-
-
-def test_one_process_cannot_split(tiny_model_folder: Path) -> None:
-    assert make_config({"shard": "yes"}).train.shard
-    with pytest.raises(UsageError, match="--processes 2"):
-        shard_model(None, choose_hardware("cpu"), Ranks())

@@ -12,6 +12,7 @@ import sys
 from types import FrameType
 
 from whet.errors import EnvironmentFault, Interrupted, WhetError
+from whet.interrupts import remember
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -56,7 +57,9 @@ def _report(error: WhetError) -> int:
 
         traceback.print_exc()
     rank = int(os.environ.get("RANK") or "0")
-    if error.copied or (rank and error.rank is None):
+    # Who was told to stop alone says nothing, whichever it is: the main one says it for all.
+    first_to_say = rank == 0 and isinstance(error, Interrupted)
+    if (error.copied and not first_to_say) or (rank and error.rank is None):
         return error.exit_code  # another process says it
     who = f"whet (rank {rank})" if rank else "whet"
     _say(f"{who}: {error.message}")
@@ -90,6 +93,9 @@ def _leave(number: int, frame: FrameType | None) -> None:
     second = signal.SIG_IGN if "LOCAL_RANK" in os.environ else _leave_now
     for each in SIGNALS:
         signal.signal(each, second)
+    if "LOCAL_RANK" in os.environ and sys.argv[1:2] == ["train"]:
+        remember(number)
+        return
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 
@@ -100,10 +106,23 @@ def _leave_now(number: int, frame: FrameType | None) -> None:
 def entry() -> None:
     try:
         leave_when_told()
+        _end_with_the_launcher()
         code = _for_caller(main())
     except KeyboardInterrupt as error:  # before main began, or between two of its lines
         code = _for_caller(_report(interrupted(error)))
+    # What there was to do is done; an agent that ends its processes sends a signal to those that are ending already.
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN if "LOCAL_RANK" in os.environ else _leave_now)
     sys.exit(code)
+
+
+def _end_with_the_launcher() -> None:
+    """A process that a launcher started is told to stop when the launcher is killed; Linux alone can arrange that."""
+    if "LOCAL_RANK" in os.environ and sys.platform == "linux":
+        import ctypes
+
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM, 0, 0, 0)
 
 
 def _for_caller(code: int) -> int:

@@ -13,11 +13,14 @@ from typing import Any
 
 import click
 
-from whet.errors import EnvironmentFault, Interrupted, WhetError
+from whet.errors import EnvironmentFault, Interrupted, UsageError, WhetError
+from whet.interrupts import SIGNALS
 
 ARGUMENTS = "whet.arguments"
 CODES = "_WHET_EXIT_CODES"
 """The folder in which processes tell the launcher what they ended with."""
+LOST = "-lost"
+"""Ends the name of the file in which a process says whom it lost."""
 GRACE_SECONDS = 40
 """What processes get to save and leave before they are killed; a minute is the most that may pass."""
 
@@ -33,6 +36,15 @@ class RememberingCommand(click.Command):
 def is_started() -> bool:
     """Whether a launcher started this process already."""
     return "LOCAL_RANK" in os.environ
+
+
+def refuse_other_number(processes: int | None) -> None:
+    """`--processes` is for the first process; those that a launcher started have a number already."""
+    world = os.environ.get("WORLD_SIZE")
+    if is_started() and processes is not None and world is not None and int(world) != processes:
+        raise UsageError(
+            f"--processes is {processes}, and a launcher has started {world} already.", "Leave --processes out."
+        )
 
 
 def is_main() -> bool:
@@ -67,7 +79,8 @@ def launch(arguments: list[str], processes: int, restarts: int) -> int:
         try:
             elastic_launch(config, sys.executable)("-m", "whet", "train", *arguments)
         except ChildFailedError as error:
-            raise _fault(error, restarts) from None
+            lost = [file.read_text() for file in sorted(Path(codes).glob(f"*{LOST}"))]
+            raise _fault(error, restarts, lost) from None
         except SignalException:
             return Interrupted.exit_code
         return max((int(file.read_text()) for file in Path(codes).iterdir()), default=0)
@@ -80,37 +93,42 @@ def told_to_launcher() -> Iterator[None]:
     An agent starts again whatever fails. What would only fail again, and what was asked to stop, must be no failure
     to it; only a process that lost the others fails, and is started again with them.
     """
-    from whet.engine.ranks import LostRank
+    from whet.engine.ranks import LostRank, restarts
 
     _forget_code()
     try:
         yield
-    except LostRank:
+    except LostRank as error:
+        done, most = restarts()
+        if _code_file() is not None and done == most:
+            _leave_word(error.message, LOST)
+            error.copied = True  # the launcher says it: by then it knows how the other one ended
         raise
     except WhetError as error:
-        _write_code(error.exit_code)
+        _leave_word(str(error.exit_code))
         raise
 
 
 def exit_code(code: int) -> int:
     """The code for whoever started this process."""
     if code == Interrupted.exit_code:
-        _write_code(code)
+        _leave_word(str(code))
     file = _code_file()
     return 0 if file is not None and file.exists() else code
 
 
-def _write_code(code: int) -> None:
+def _leave_word(word: str, ending: str = "") -> None:
     file = _code_file()
     if file is not None:
-        file.write_text(str(code))
+        file.with_name(file.name + ending).write_text(word)
 
 
 def _forget_code() -> None:
     """Of a part of the run that came before this one."""
     file = _code_file()
     if file is not None:
-        file.unlink(missing_ok=True)
+        for ending in ("", LOST):
+            file.with_name(file.name + ending).unlink(missing_ok=True)
 
 
 def _code_file() -> Path | None:
@@ -118,11 +136,15 @@ def _code_file() -> Path | None:
     return Path(folder) / os.environ["RANK"] if folder and is_started() else None
 
 
-def _fault(error: Any, restarts: int) -> EnvironmentFault:
+def _fault(error: Any, restarts: int, lost: list[str]) -> WhetError:
+    """Which process failed first, and how; or what one says that only `lost` another."""
     rank, first = error.get_first_failure()
+    if -first.exitcode in SIGNALS:  # so early that it could not answer by itself
+        return Interrupted(f"Interrupted: rank {rank} received {first.signal_name()}.", "Run the same command again.")
     how = f"was killed by {first.signal_name()}" if first.exitcode < 0 else f"failed with exit code {first.exitcode}"
     again = f" after {restarts} restarts" if restarts else ""
+    failed = f"Rank {rank} (process {first.pid}) {how}{again}, and the others were stopped."
     return EnvironmentFault(
-        f"Rank {rank} (process {first.pid}) {how}{again}, and the others were stopped.",
-        "The last checkpoint is whole. Run the same command again, or with --restarts 3, to go on from it.",
+        lost[0] if lost and first.exitcode > 0 else failed,
+        "Run the same command again, or with --restarts 3, to go on from the last whole checkpoint.",
     )

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from whet.cli.options import resolve, settings_options
-from whet.cli.processes import ARGUMENTS, RememberingCommand, is_main, is_started, launch, told_to_launcher
+from whet.cli.processes import (
+    ARGUMENTS,
+    RememberingCommand,
+    is_main,
+    is_started,
+    launch,
+    refuse_other_number,
+    told_to_launcher,
+)
 
 if TYPE_CHECKING:
     from whet.cli.terminal import Terminal
@@ -56,6 +64,8 @@ def train(
     if ((processes or 1) > 1 or restarts) and not dry_run and not is_started():
         given = click.get_current_context().meta[ARGUMENTS]
         raise click.exceptions.Exit(launch(given, processes or 1, restarts))
+
+    refuse_other_number(processes)
 
     from whet.cli.terminal import Terminal, show_result
 

@@ -91,7 +91,9 @@ def _meet(*, on_cpu: bool) -> Ranks:
             "Check MASTER_ADDR and MASTER_PORT, and that every machine reaches the first one.",
         ) from None
     atexit.register(_part, control)
-    return Ranks(state.process_index, state.num_processes, control)
+    ranks = Ranks(state.process_index, state.num_processes, control)
+    ranks.announce()
+    return ranks
 
 
 def _part(control: Any) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,10 +32,13 @@ if TYPE_CHECKING:
 
 ANSWER = timedelta(minutes=3)
 """How long a process waits for the others within training, where they are never far apart."""
+SAVING = timedelta(minutes=30)
+"""… where the main one may still be writing a checkpoint or computing metrics."""
 WORK = timedelta(hours=6)
-"""How long it waits where another may have work of its own to do: reading data, writing a model."""
+"""… where another may be reading or tokenizing all of the data."""
 
 _LEFT = "whet-left"
+_PROCESS = "whet-process"
 _KINDS: dict[str, type[WhetError]] = {
     kind.__name__: kind for kind in (UsageError, DataError, ArtifactError, EnvironmentFault, Diverged, Interrupted)
 }
@@ -147,14 +152,14 @@ class Ranks:
                     "All processes must read the same files with the same versions, on like processors.",
                 )
 
-    def wait_for_all(self) -> None:
-        """Until every process is here, however long its work takes."""
+    def wait_for_all(self, most: timedelta = SAVING) -> None:
+        """Until every process is here, which may have work of its own to do."""
         if self.world == 1:
             return
         import torch.distributed as dist
 
         with self.answers():
-            dist.monitored_barrier(self.control, timeout=WORK)
+            dist.monitored_barrier(self.control, timeout=most)
 
     # Errors
 
@@ -171,7 +176,7 @@ class Ranks:
             raise
         except WhetError as raised:
             error = raised
-        self.wait_for_all()
+        self.wait_for_all(WORK)
         for rank, told in enumerate(self.gather(None if error is None else _told(error))):
             if told is not None:
                 if rank == self.rank and error is not None:
@@ -232,10 +237,59 @@ class Ranks:
         with contextlib.suppress(Exception):
             if _store().check([_LEFT]):
                 return _copy(json.loads(_store().get(_LEFT)))
-        return LostRank(
-            f"Rank {self.rank} no longer reaches the other {self.world - 1} processes.",
-            "The last checkpoint is whole. Run the same command again to go on from it.",
-        )
+        silent = self._silent()
+        named = " and ".join(f"rank {rank} (process {pid})" for rank, pid in silent.items())
+        if named:
+            message = f"{named[0].upper()}{named[1:]} {'is' if len(silent) == 1 else 'are'} gone or does not answer."
+        else:
+            message = f"Rank {self.rank} no longer reaches the others, of {self.world} processes."
+        error = LostRank(message, _what_comes_next())
+        if self.rank == min(set(range(self.world)) - set(silent), default=0):
+            error.rank = self.rank  # the first of those that are left says it
+        return error
+
+    def announce(self) -> None:
+        """Where to look when this process no longer answers."""
+        if self.world > 1:
+            _store().set(f"{_PROCESS}-{self.rank}", json.dumps([socket.gethostname(), os.getpid()]))
+
+    def _silent(self) -> dict[int, int]:
+        """Processes of this machine that are gone or stopped, by rank. One that was just killed is looked for twice."""
+        found: dict[int, int] = {}
+        for wait in (0.0, 1.0):
+            time.sleep(wait)
+            for rank in range(self.world):
+                with contextlib.suppress(Exception):
+                    if rank != self.rank and _store().check([f"{_PROCESS}-{rank}"]):
+                        host, pid = json.loads(_store().get(f"{_PROCESS}-{rank}"))
+                        if host == socket.gethostname() and not _runs(pid):
+                            found[rank] = pid
+            if found:
+                break
+        return found
+
+
+def _runs(pid: int) -> bool:
+    """Whether there is such a process, and it is not a dead or a stopped one."""
+    import psutil  # type: ignore[import-untyped]
+
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD, psutil.STATUS_STOPPED)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def restarts() -> tuple[int, int]:
+    """How often an agent has started this process again, and how often it will at most."""
+    done, most = (int(os.environ.get(f"TORCHELASTIC_{name}") or "0") for name in ("RESTART_COUNT", "MAX_RESTARTS"))
+    return done, most
+
+
+def _what_comes_next() -> str:
+    done, most = restarts()
+    if done < most:
+        return f"All are started again from the last whole checkpoint ({done + 1} of {most})."
+    return "Run the same command again to go on from the last whole checkpoint."
 
 
 def _told(error: WhetError) -> list[str]:
@@ -271,6 +325,13 @@ def launched() -> Launched:
     if world <= 1:
         return Launched()
     return Launched(int(os.environ.get("RANK") or "0"), int(os.environ.get("LOCAL_RANK") or "0"), world)
+
+
+def require_several() -> None:
+    if not several_processes():
+        raise UsageError(
+            "--shard splits a model over processes, and there is one.", "Add --processes 2, or leave it out."
+        )
 
 
 def several_processes() -> bool:

@@ -18,7 +18,6 @@ from whet.engine.feed import Feed, Rows
 from whet.engine.ranks import Ranks
 from whet.engine.step import Stepper, split
 from whet.engine.tensors import Groups, load_model_tensors, model_tensors
-from whet.errors import UsageError
 
 
 def shard_model(model: Any, hardware: Hardware, ranks: Ranks) -> Any:
@@ -26,10 +25,6 @@ def shard_model(model: Any, hardware: Hardware, ranks: Ranks) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
-    if ranks.world == 1:
-        raise UsageError(
-            "--shard splits a model over processes, and there is one.", "Add --processes 2, or leave it out."
-        )
     mesh = init_device_mesh(hardware.device.type, (ranks.world,))
     layers = set(getattr(model, "_no_split_modules", None) or ())
     for module in model.modules():
