@@ -6,7 +6,8 @@ import atexit
 import contextlib
 import functools
 import os
-from dataclasses import dataclass
+import socket
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -92,8 +93,7 @@ def _meet(*, on_cpu: bool) -> Ranks:
         ) from None
     atexit.register(_part, control)
     ranks = Ranks(state.process_index, state.num_processes, control)
-    ranks.announce()
-    return ranks
+    return replace(ranks, places=tuple(ranks.gather((socket.gethostname(), os.getpid()))))
 
 
 def _part(control: Any) -> None:

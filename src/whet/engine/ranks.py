@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,7 +37,6 @@ WORK = timedelta(hours=6)
 """… where another may be reading or tokenizing all of the data."""
 
 _LEFT = "whet-left"
-_PROCESS = "whet-process"
 _KINDS: dict[str, type[WhetError]] = {
     kind.__name__: kind for kind in (UsageError, DataError, ArtifactError, EnvironmentFault, Diverged, Interrupted)
 }
@@ -56,6 +54,8 @@ class Ranks:
     world: int = 1
     control: Any = None
     """The group for words and numbers in main memory; gradients go through the default group."""
+    places: Sequence[tuple[str, int]] = ()
+    """Machine and process of each, by rank: where to look when one no longer answers."""
 
     @property
     def is_main(self) -> bool:
@@ -248,22 +248,14 @@ class Ranks:
             error.rank = self.rank  # the first of those that are left says it
         return error
 
-    def announce(self) -> None:
-        """Where to look when this process no longer answers."""
-        if self.world > 1:
-            _store().set(f"{_PROCESS}-{self.rank}", json.dumps([socket.gethostname(), os.getpid()]))
-
     def _silent(self) -> dict[int, int]:
         """Processes of this machine that are gone or stopped, by rank. One that was just killed is looked for twice."""
         found: dict[int, int] = {}
         for wait in (0.0, 1.0):
             time.sleep(wait)
-            for rank in range(self.world):
-                with contextlib.suppress(Exception):
-                    if rank != self.rank and _store().check([f"{_PROCESS}-{rank}"]):
-                        host, pid = json.loads(_store().get(f"{_PROCESS}-{rank}"))
-                        if host == socket.gethostname() and not _runs(pid):
-                            found[rank] = pid
+            for rank, (host, pid) in enumerate(self.places):
+                if rank != self.rank and host == self.places[self.rank][0] and not _runs(pid):
+                    found[rank] = pid
             if found:
                 break
         return found
