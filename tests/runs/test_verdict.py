@@ -275,3 +275,27 @@ def test_the_epochs_advised_are_those_that_gave_the_score() -> None:
     rising = (0.9, 0.5, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65)
     found = judged(rising, (0.9, 0.5, 0.3, 0.2, 0.1, 0.08, 0.05, 0.03), (0.6, 0.8, 0.85, 0.85, 0.85, 0.85, 0.85, 0.855))
     assert "--epochs × 0.38" in found.advice
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(5e-6, "rate-too-low"), (5e-5, "not-learning")])
+def test_weights_that_could_not_move_say_nothing_about_the_data(rate: float, expected: str) -> None:
+    """Sixty steps: at the lower rate too little to learn anything, whatever the labels are."""
+    flat = plain(
+        [0.694, 0.696, 0.697, 0.698, 0.699, 0.699],
+        [0.692, 0.686, 0.682, 0.680, 0.678, 0.677],
+        [0.50, 0.50, 0.51, 0.50, 0.50, 0.50],
+        learning_rate=rate,
+    )
+    found = judge(flat)
+    assert found.verdict == expected
+    assert "falls" not in found.sentence
+
+
+def test_a_loss_on_its_way_down_to_chance_is_slow_also_at_a_usual_rate() -> None:
+    slow = plain(
+        [0.76, 0.75, 0.74, 0.73, 0.72, 0.715],
+        [0.75, 0.74, 0.73, 0.72, 0.71, 0.705],
+        [0.50] * 6,
+        learning_rate=2e-5,
+    )
+    assert judge(slow).verdict == "rate-too-low"
