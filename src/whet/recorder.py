@@ -66,6 +66,8 @@ class Recorder:
         """The loop, to its end or to a checkpoint of where it was interrupted."""
         try:
             ended = self._loop()
+            if ended.reason == "patience":
+                self.say(f"Stopped early at step {ended.step} of {self.job.plan.total_steps}: the score grew no more.")
             self.checkpoints.wait()
             self.ranks.wait_for_all()  # the best checkpoint is about to be read by everybody
             return ended

@@ -160,7 +160,9 @@ def _nothing(*_: Any) -> None:
 def rehearse(source: Any, config: Config, say: Say) -> None:
     """Everything up to the first step: what was understood, and what training would take."""
     from whet.estimate import estimate
+    from whet.trackers import available
 
+    available(config.run.report_to)
     examples, report = read_examples(source, config, say)
     job = make_job(make_tokens(config, examples, report, say), say)
     say(estimate(job).sentence())

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from whet.errors import UsageError
 from whet.records import End, Evaluation, Record, Start, Step
+from whet.runs.imports import Constants, read_observed
 from whet.runs.signs import Observed, Signs, rank_correlation
 from whet.runs.synthetic import TRUTHS, Sample, draw, sample
 from whet.runs.verdict import SICK, VERDICTS, Verdict, entropy, judge, verdict_of
@@ -299,3 +301,28 @@ def test_a_loss_on_its_way_down_to_chance_is_slow_also_at_a_usual_rate() -> None
         learning_rate=2e-5,
     )
     assert judge(slow).verdict == "rate-too-low"
+
+
+SUDDEN = {
+    "evaluation": [0.693, 0.693, 0.693, 0.684, 0.189, 0.024, 0.171, 0.008],
+    "training": [0.69, 0.69, 0.69, 0.66, 0.15, 0.01, 0.01, 0.005],
+    "score": [0.5, 0.5, 0.5, 0.81, 1.0, 1.0, 0.94, 1.0],
+}
+
+
+@pytest.mark.parametrize(("until", "wrong"), [(4, "rate-too-high"), (8, "erratic")])
+def test_a_sudden_success_is_no_sickness(until: int, wrong: str) -> None:
+    few = {name: values[:until] for name, values in SUDDEN.items()}
+    assert judge(plain(**few, rows=16, learning_rate=1e-3, probe=True)).verdict != wrong
+
+
+def test_what_is_no_better_than_one_answer_is_not_to_be_shipped() -> None:
+    falling = [0.635, 0.55, 0.48, 0.42, 0.36, 0.31, 0.28, 0.25]
+    found = judge(plain(falling, falling, [0.5] * 8))
+    assert found.baseline
+    assert "Ship it" not in found.advice
+
+
+def test_a_run_says_itself_what_constants_are_for(tmp_path: Any) -> None:
+    with pytest.raises(UsageError, match="is a run"):
+        read_observed(tmp_path, Constants(rows=3))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from pathlib import Path
 
 import click
@@ -29,4 +31,4 @@ def verdict(run: Path, majority: float | None, classes: int | None, rows: int | 
         return
     click.echo(f"{found.verdict}  (step {found.step}, confidence {found.confidence:.0%})")
     for line in found.lines():
-        click.echo(line)
+        click.echo(click.wrap_text(line, shutil.get_terminal_size().columns) if sys.stdout.isatty() else line)

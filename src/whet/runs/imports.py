@@ -69,7 +69,12 @@ def read_observed(path: Path, constants: Constants | None = None) -> Observed:
     """What is judged, from a run folder or any of the files in the table above."""
     known = constants or Constants()
     if path.is_dir():
-        return _with(observe(RunFolder.open(path).records()), known)
+        if known != Constants():
+            raise UsageError(
+                f"{str(path)!r} is a run, which says itself what --majority, --classes and --rows are for.",
+                "Leave them out.",
+            )
+        return observe(RunFolder.open(path).records())
     if not path.is_file():
         raise UsageError(f"There is no run or file {str(path)!r}.", "`whet runs` lists the runs there are.")
     if path.name == RECORDS or path.suffix == ".jsonl":

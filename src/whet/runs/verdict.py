@@ -96,9 +96,9 @@ def baseline(s: Signs) -> str:
     if best > seen.majority + 2 * s.error:
         return ""
     answer = f"answering {seen.answer!r}" if seen.answer else "giving the commonest answer"
-    rows = f" on {seen.rows} rows" if seen.rows else ""
-    scores = f"({say.number(s, seen.majority)}): {seen.metric} at best {say.number(s, best)}"
-    return f"No better than always {answer} {scores}{rows}."
+    rows = f", as far as {seen.rows} rows can tell" if seen.rows else ""
+    scores = f"({say.number(s, seen.majority)}){rows}: {seen.metric} at best {say.number(s, best)}"
+    return f"No better than always {answer} {scores}."
 
 
 def observe(records: Sequence[Record]) -> Observed:

@@ -45,7 +45,7 @@ def not_finite(s: Signs) -> Call | None:
     step = say.step(s, at) if s.seen.broke is None else s.seen.broke
     return Call(
         verdict="diverging",
-        sentence=f"Diverged: the loss is no longer a finite number at step {step}.",
+        sentence=f"Diverged: the loss was not a finite number at step {step}.",
         advice=f"Lower the rate tenfold ({say.rate(s, 0.1)}), warm up (--warmup 0.1) and clip (--clip 1.0).",
         at=at,
     )
@@ -124,12 +124,12 @@ def rate_too_low(s: Signs) -> Call | None:
         return None
     fell = f"evaluation loss falls steadily but only from {say.loss(s, s.e[0])} to {say.loss(s, s.e[-1])}"
     stayed = (
-        f"{say.step(s, -1)} steps at {s.seen.learning_rate or 0:.2g} move the weights by next to nothing, and "
-        f"evaluation loss is {say.loss(s, s.e[-1])}"
+        f"{say.step(s, -1)} steps at {s.seen.learning_rate or 0:.2g} can move a weight by {_reach(s):.1g} at most; "
+        f"evaluation loss went from {say.loss(s, s.e[0])} to {say.loss(s, s.e[-1])}"
     )
     return Call(
         verdict="rate-too-low",
-        sentence=f"Learning rate too low: {fell if _crawls(s) else stayed}, and {say.score(s)}.",
+        sentence=f"Learning rate too low or too few steps: {fell if _crawls(s) else stayed}; {say.score(s)}.",
         advice=f"Raise the rate 3 to 10 times ({say.rate(s, 5)}), or train longer ({say.epochs(s, 3)}).",
         at=s.count - 1,
     )
@@ -148,7 +148,8 @@ def _nothing_learnt(s: Signs) -> Call:
     return Call(
         verdict="not-learning",
         sentence=(
-            f"Not learning: evaluation loss stays at {say.loss(s, s.tail_e)}, where {say.chance(s)}; {say.score(s)}."
+            f"Not learning: evaluation loss is {say.loss(s, s.tail_e)} at the end, where {say.chance(s)}; "
+            f"{say.score(s)}."
         ),
         advice=(
             "Check the labels and the text column (whet check, --text, --label), then whether 32 rows can be "
@@ -163,7 +164,7 @@ def label_noise(s: Signs) -> Call | None:
     if s.beats_majority or not _rises_while_training_falls(s):
         return None
     # Little data overfits too, but has then learnt something first.
-    if s.lowest_e < 0.9 or (s.lead > 1.2 if s.lead is not None else s.lowest_e < 0.97):
+    if s.lowest_e < 0.9 or (s.lead > 1.2 and s.lowest_e < 0.985 if s.lead is not None else s.lowest_e < 0.97):
         return None
     return Call(
         verdict="label-noise-suspected",
@@ -212,7 +213,8 @@ def erratic(s: Signs) -> Call | None:
     """Up and down by more than noise; a bend that a short curve makes only once is not."""
     rises = np.diff(s.e)
     leaps = int(np.sum(rises > 0.15))
-    restless = s.volatility > 0.08 and float(np.max(rises)) > 0.08
+    # One fall from chance to almost nothing is no unrest, however large.
+    restless = s.volatility > 0.08 and int(np.sum(rises > 0.08)) >= (2 if s.tail_e < 0.3 else 1)
     if s.flips < 0.4 or s.turns < 2 or not (restless or leaps >= 2):
         return None
     jumps = np.abs(rises)
@@ -237,7 +239,7 @@ def underfitting(s: Signs) -> Call | None:
         return None
     falling = s.slope > 0.02
     advice = (
-        f"Still falling: train longer ({say.epochs(s, 2)})."
+        f"Still falling in the last third: train longer ({say.epochs(s, 2)})."
         if falling
         else f"Flat: a higher rate ({say.rate(s, 3)}) or a larger model (--model)."
     )
@@ -290,15 +292,17 @@ def plateau(s: Signs) -> Call | None:
 
 
 def healthy(s: Signs) -> Call | None:
-    falling = s.slope > 0.02 and s.e[-1] < 1.03 * s.e[s.best]
+    falling = s.slope > 0.02 and s.best == s.count - 1
     more = f"Still falling: {say.epochs(s, 1.5)} may gain a little." if falling else "More data may still help."
+    no_better = s.seen.score is not None and not s.beats_majority
+    ship = "Do not ship it yet: its answers are no better than the commonest one." if no_better else "Ship it."
     return Call(
         verdict="healthy",
         sentence=(
             f"Healthy: evaluation loss fell from {say.loss(s, s.e[0])} to {say.loss(s, s.e[s.best])} at step "
             f"{say.step(s, s.best)}{_since(s)}; {say.score(s)}."
         ),
-        advice=f"Ship it. {more}",
+        advice=f"{ship} {more}",
         at=s.best,
     )
 
@@ -336,7 +340,14 @@ def _collapsed(s: Signs) -> bool:
 
 def _learnt_nothing(s: Signs) -> bool:
     """The gate of the three verdicts on the rate: no score, and no training loss below chance."""
-    return not s.beats_majority and s.tail_t > 0.9
+    return not s.beats_majority and s.tail_t > 0.9 and not _just_began(s)
+
+
+def _just_began(s: Signs) -> bool:
+    """The newest score is no luck, though it has not held for long enough to be a lead."""
+    if s.seen.score is None or s.seen.majority is None:
+        return False
+    return bool(s.seen.score[-1] > s.seen.majority + 2 * s.error)
 
 
 def _reach(s: Signs) -> float:
