@@ -240,3 +240,21 @@ def test_the_score_before_anything_is_learnt_stands_in_for_the_majority(tmp_path
     """Two uneven classes, a model that always gives the commoner one, and nobody who says so."""
     path = csv_file(tmp_path, [f"{at},0.69,{0.69 + 0.003 * (at % 2)},0.68" for at in range(1, 9)])
     assert judge(read_observed(path)).verdict == "not-learning"
+
+
+@pytest.mark.parametrize(
+    ("lines", "complaint"),
+    [
+        ([f"{at},0.5,0.5,1.3" for at in range(6)], "1 is the most"),
+        ([f"{at},0.5,0.5,0.8,9" for at in range(6)], "more than the 4 cells"),
+        (["7,0.5,0.5,0.8"] * 6, "1 different steps"),
+    ],
+)
+def test_a_table_that_cannot_mean_what_it_says_is_refused(tmp_path: Path, lines: list[str], complaint: str) -> None:
+    with pytest.raises(DataError, match=complaint):
+        read_observed(csv_file(tmp_path, lines))
+
+
+def test_a_score_in_percent_is_said_to_be_one(tmp_path: Path) -> None:
+    seen = read_observed(csv_file(tmp_path, [f"{at},0.5,0.5,{50 + at}" for at in range(6)]))
+    assert any("percent" in guess for guess in seen.assumed)

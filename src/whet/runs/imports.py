@@ -209,9 +209,16 @@ def _from_csv(path: Path, known: Constants) -> Observed:
     rows = [_numbers(path, reader.line_num, row, found, comma) for row in reader]
     numbered = [row if "step" in row else {**row, "step": at} for at, row in enumerate(rows, 1)]
     numbered.sort(key=lambda row: row["step"])
-    evaluations = _last_of_each([row for row in numbered if "eval_loss" in row])
+    measured = [row for row in numbered if "eval_loss" in row]
+    evaluations = _last_of_each(measured)
     if not evaluations:
         raise DataError(f"the column {found['eval_loss']} is empty.", file=str(path))
+    if len(measured) > 2 * len(evaluations):
+        raise DataError(
+            f"{len(measured)} evaluations stand at {len(evaluations)} different steps.",
+            f"Number them in the column {found['step']}, or leave that column out.",
+            file=str(path),
+        )
     losses = [(row["step"], row["train_loss"]) for row in numbered if "train_loss" in row]
     scored = any("metric" in row for row in evaluations)
     return _bare(
@@ -230,6 +237,8 @@ def _numbers(
     path: Path, line: int, row: Mapping[str | None, Any], columns: Mapping[str, str], comma: bool
 ) -> dict[str, float]:
     found = {}
+    if any((cell or "").strip() for cell in row.get(None) or []):
+        raise DataError(f"this row has more than the {len(row) - 1} cells of the header.", file=str(path), row=line)
     for name, column in columns.items():
         text = (row.get(column) or "").strip()
         if not text:
@@ -274,8 +283,12 @@ def _bare(
         np.array([int(step) for step, _ in running], np.int64), np.array([loss for _, loss in running], np.float64)
     )
     scores = np.array(score, np.float64)
-    if len(scores) and np.nanmax(scores, initial=0) > 1.5:
-        scores = scores / 100  # written in percent
+    highest = float(np.nanmax(scores, initial=0))
+    if highest > 1.5:
+        scores = scores / 100
+        assumed.append(f"the {metric} is in percent, for it reaches {highest:g}")
+    elif highest > 1 and metric in (*_SCORES, "metric"):
+        raise DataError(f"the {metric} reaches {highest:g}, and 1 is the most it can be.", "Write shares or percent.")
     missing = int(np.sum(np.isnan(scores)))
     if missing and missing < len(scores):
         assumed.append(f"the {metric} of {missing} evaluations is that of their neighbours")
