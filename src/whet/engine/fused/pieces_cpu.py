@@ -19,6 +19,7 @@ from whet.engine.fused.flat import FlatModel
 from whet.engine.packed import Layout
 
 aten = torch.ops.aten
+DRAWN_AT_ONCE = 1 << 17
 
 
 class CpuPieces:
@@ -197,9 +198,14 @@ class CpuPieces:
             return None
         dropped = round(rate * 65536)
         bits = np.random.SFC64(np.random.SeedSequence([self.seed, self.step, self.micro, key]))
-        count = shape.numel()
-        drawn = bits.random_raw(-(-count // 4)).view(np.uint16)[:count]
-        return _factors(drawn >= dropped, 65536 / (65536 - dropped), kind).view(shape)
+        mask = torch.empty(shape, dtype=kind)
+        factor, into = _as_numbers(torch.tensor(65536 / (65536 - dropped), dtype=kind)), _as_numbers(mask.view(-1))
+        # In parts that stay in the caches: fresh memory for all of it at once costs more than drawing it.
+        for start in range(0, len(into), DRAWN_AT_ONCE):
+            part = into[start : start + DRAWN_AT_ONCE]
+            drawn = bits.random_raw(-(-len(part) // 4)).view(np.uint16)[: len(part)]
+            np.multiply(drawn >= dropped, factor, out=part)
+        return mask
 
 
 def _onto_grid(tokens: Tensor, layout: Layout) -> Tensor:
@@ -216,13 +222,9 @@ def _off_grid(grid: Tensor, layout: Layout, count: int) -> Tensor:
     return tokens
 
 
-def _factors(kept: Any, factor: float, kind: torch.dtype) -> Tensor:
-    """The factor where something is kept, else 0. numpy knows no bf16, but a product with its bits is as good."""
-    value = torch.tensor(factor, dtype=kind)
-    if kind == torch.bfloat16:
-        pattern = value.view(torch.int16).numpy()
-        return torch.from_numpy(kept * pattern).view(kind)
-    return torch.from_numpy(kept * value.numpy())
+def _as_numbers(tensor: Tensor) -> Any:
+    """numpy knows no bf16, but a product of 0 or 1 with its bits is as good."""
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def _put(into: Tensor, value: Tensor, add: bool) -> None:
