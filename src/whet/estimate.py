@@ -11,7 +11,7 @@ import torch
 
 from whet.engine.devices import synchronize
 from whet.engine.feed import Rows
-from whet.engine.memory import is_memory_error, no_room_for_one_row, no_room_together, peak_memory_mb
+from whet.engine.memory import give_back, is_memory_error, no_room_for_one_row, no_room_together, peak_memory_mb
 from whet.engine.model import parameter_count
 from whet.errors import EnvironmentFault
 from whet.prepare import Job
@@ -81,6 +81,7 @@ def _seconds_a_row(job: Job) -> float:
                 raise no_room_for_one_row(error) from None
             rows = rows[: len(rows) // 2]
         job.stepper.zero()
+        give_back(job.hardware.device)
 
 
 def _time(job: Job, rows: Rows) -> float:

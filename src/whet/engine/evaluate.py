@@ -12,7 +12,7 @@ from torch import Tensor
 from whet.data.tokens import Tokens
 from whet.engine.devices import Hardware
 from whet.engine.feed import Network, Rows
-from whet.engine.memory import is_memory_error, no_room_for_one_row
+from whet.engine.memory import give_back, is_memory_error, no_room_for_one_row
 from whet.engine.packed import GRID_GRAIN
 from whet.engine.step import precision
 
@@ -66,8 +66,7 @@ def compute_logits(
             except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
                 batch_rows = _half(error, len(places))
             # Out here the error is gone, and with it what it held of the failed batch.
-            if hardware.device.type == "cuda":
-                torch.cuda.empty_cache()
+            give_back(hardware.device)
             smaller(batch_rows)
     logits = torch.cat(parts).cpu().numpy()
     result = np.empty_like(logits)

@@ -17,7 +17,7 @@ import torch
 
 from whet.data.batches import share
 from whet.engine.feed import Feed
-from whet.engine.memory import is_memory_error, no_room_for_one_row, no_room_together, peak_memory_mb
+from whet.engine.memory import give_back, is_memory_error, no_room_for_one_row, no_room_together, peak_memory_mb
 from whet.engine.optim import Rate
 from whet.engine.step import Stepper
 from whet.errors import Diverged
@@ -186,8 +186,7 @@ def _step_within_memory(step: int, stepper: Stepper, take: Callable[[], None]) -
                 raise no_room_for_one_row(error) from None
         stepper.zero()
         stepper.micro_rows = (stepper.micro_rows + 1) // 2
-        if stepper.hardware.device.type == "cuda":
-            torch.cuda.empty_cache()
+        give_back(stepper.hardware.device)
         yield Finding(
             # Of the step that is being taken: resuming from before it finds out again.
             step=step + 1,

@@ -31,6 +31,21 @@ def no_room_together(error: BaseException, rows: int) -> EnvironmentFault:
     )
 
 
+def give_back(device: torch.device) -> None:
+    """What is free but still held, before something smaller is tried.
+
+    On the CPU freed memory stays with the allocator, where nobody but itself can have it: oneDNN needs fresh pages for
+    its code.
+    """
+    import ctypes
+    import sys
+
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim"):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def peak_memory_mb(device: torch.device) -> float:
     """Peak memory of this process: on the GPU where it computes there, else of the host."""
     import resource
