@@ -204,3 +204,11 @@ def test_a_damaged_run_does_not_hide_the_others(tmp_path: Path) -> None:
 
 def test_an_empty_folder_says_how_to_start(tmp_path: Path) -> None:
     assert "whet train" in CliRunner().invoke(runs_command, [str(tmp_path)]).output
+
+
+def test_a_table_is_cut_to_the_width_of_the_terminal() -> None:
+    from whet.cli.compare import table
+
+    rows = [["setting", "run-with-a-long-name-001", "run-with-a-long-name-002"], ["source", "a" * 60, "b" * 60]]
+    assert max(map(len, table(rows, 80))) <= 80
+    assert "run-with-a-long-name-001" in table(rows)[0]

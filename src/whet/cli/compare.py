@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from whet.cli.terminal import shortened
+
 if TYPE_CHECKING:
     from whet.runs.compare import Comparison
+
+
+NARROWEST = 8
+"""Characters that a column keeps, however many there are."""
 
 
 @click.command()
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def compare(runs: tuple[Path, ...], split: str | None, html: Path | None, as_json: bool) -> None:
     """Compare runs with the first: settings that differ, scores with intervals, and what may be luck."""
-    from whet.cli.terminal import wrapped
+    from whet.cli.terminal import columns, wrapped
     from whet.runs.compare import compare as compared
 
     found = compared(runs, split)
@@ -33,14 +39,14 @@ def compare(runs: tuple[Path, ...], split: str | None, html: Path | None, as_jso
     if as_json:
         click.echo(json.dumps(found.as_dict(), ensure_ascii=False, default=str))
         return
-    for line in comparison_lines(found):
+    for line in comparison_lines(found, columns(sys.stdout) if sys.stdout.isatty() else None):
         click.echo(line)
     for difference in found.differences:
         click.echo(wrapped(difference.sentence, sys.stdout))
 
 
-def comparison_lines(found: Comparison) -> list[str]:
-    """Scores, then the settings that differ."""
+def comparison_lines(found: Comparison, most: int | None = None) -> list[str]:
+    """Scores, then the settings that differ; lines at most so wide."""
     from whet.runs.compare import describe
     from whet.runs.progress import duration
 
@@ -57,17 +63,22 @@ def comparison_lines(found: Comparison) -> list[str]:
     settings = [["setting", *names], *([n, *map(_shown, values)] for n, values in found.settings.items())]
     same = "All settings are the same."
     return [
-        *table(scores),
+        *table(scores, most),
         "",
-        *(table(settings) if found.settings else [same]),
+        *(table(settings, most) if found.settings else [same]),
         "",
     ]
 
 
-def table(rows: list[list[str]]) -> list[str]:
-    """Columns as wide as what they hold."""
+def table(rows: list[list[str]], most: int | None = None) -> list[str]:
+    """Columns as wide as what they hold; where that is too wide together, the widest are cut."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    while most is not None and sum(widths) + 2 * (len(widths) - 1) > most and max(widths) > NARROWEST:
+        widths[widths.index(max(widths))] -= 1
+    return [
+        "  ".join(shortened(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def _shown(value: Any) -> str:

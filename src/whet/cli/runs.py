@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from whet.cli.terminal import shortened
+
 if TYPE_CHECKING:
     from whet.runs.listing import Line
 
@@ -46,7 +48,7 @@ def listing_lines(found: list[Line]) -> list[str]:
     widths = [max(len(row[column]) for row in rest) for column in range(3)]
     verdicts = max(len(row[3]) for row in rest)
     room = max(8, WIDTH - sum(widths) - verdicts - 8)
-    names = [_cut(name, room) for name in ("run", *(line.name for line in found))]
+    names = [shortened(name, room) for name in ("run", *(line.name for line in found))]
     width = max(map(len, names))
     return [
         f"{name:<{width}}  "
@@ -58,8 +60,3 @@ def listing_lines(found: list[Line]) -> list[str]:
 
 def _state(line: Line) -> str:
     return f"{line.share:.0%}" if line.state == "running or killed" else line.state
-
-
-def _cut(name: str, room: int) -> str:
-    """The end of a name tells runs apart (mrpc-001, mrpc-002), so the middle goes."""
-    return name if len(name) <= room else name[: room - 5] + "…" + name[-4:]

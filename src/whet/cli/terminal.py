@@ -125,11 +125,16 @@ def wrapped(line: str, stream: TextIO, indent: int = 2) -> str:
     if not stream.isatty():
         return line
     return textwrap.fill(
-        line, _columns(stream), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+        line, columns(stream), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )
 
 
-def _columns(stream: TextIO) -> int:
+def shortened(name: str, room: int) -> str:
+    """The end of a name tells runs apart (mrpc-001, mrpc-002), so the middle goes."""
+    return name if len(name) <= room else name[: room - 5] + "…" + name[-4:]
+
+
+def columns(stream: TextIO) -> int:
     """How wide this very terminal is: standard output may go elsewhere while this is shown."""
     if "COLUMNS" not in os.environ:
         with contextlib.suppress(OSError, ValueError, AttributeError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from pathlib import Path
 
@@ -22,6 +21,7 @@ def verdict(run: Path, majority: float | None, classes: int | None, rows: int | 
     RUN is a run folder. FILE is a records.jsonl, a stock Trainer's trainer_state.json, or a CSV with columns
     step, train_loss, eval_loss, metric. What such a file does not say, --majority, --classes and --rows do.
     """
+    from whet.cli.terminal import wrapped
     from whet.runs.imports import Constants, read_observed
     from whet.runs.verdict import judge
 
@@ -31,4 +31,4 @@ def verdict(run: Path, majority: float | None, classes: int | None, rows: int | 
         return
     click.echo(f"{found.verdict}  (step {found.step}, confidence {found.confidence:.0%})")
     for line in found.lines():
-        click.echo(click.wrap_text(line, shutil.get_terminal_size().columns) if sys.stdout.isatty() else line)
+        click.echo(wrapped(line, sys.stdout, indent=0))
