@@ -132,6 +132,12 @@ def test_markdown_brings_its_plots(tmp_path: Path) -> None:
     assert all((path.parent / plot).read_text().startswith("<svg") for plot in plots)
 
 
+def test_markdown_shows_the_mistakes_as_the_page_does(tmp_path: Path) -> None:
+    folder = build_run(tmp_path / "run")
+    mistake = read_report(folder).confusion.mistakes[0]
+    assert f"{mistake.examples[0].row}: " in write_markdown(folder).read_text()
+
+
 def test_markdown_shows_text_as_it_is() -> None:
     assert markdown_escaped("a|b\n<i> @me #1 *x* `y` [z](u)") == (
         "a&#124;b &lt;i&gt; &#64;me &#35;1 \\*x\\* \\`y\\` \\[z\\]\\(u\\)"
