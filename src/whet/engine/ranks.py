@@ -240,7 +240,7 @@ class Ranks:
         silent = self._silent()
         named = " and ".join(f"rank {rank} (process {pid})" for rank, pid in silent.items())
         if named:
-            message = f"{named[0].upper()}{named[1:]} {'is' if len(silent) == 1 else 'are'} gone or does not answer."
+            message = f"{named[0].upper()}{named[1:]} {'is' if len(silent) == 1 else 'are'} gone or silent."
         else:
             message = f"Rank {self.rank} no longer reaches the others, of {self.world} processes."
         error = LostRank(message, _what_comes_next())
