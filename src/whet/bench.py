@@ -39,12 +39,14 @@ TRAINERS = (
     Contender("stock bf16", True, "bf16"),
     Contender("whet", False, "auto"),
 )
+COMPILED = Contender("stock compiled", True, "bf16", compiled=True)
 
 
-def bench_training(config: Config, *, steps: int, turns: int, say: Say) -> dict[str, Any]:
+def bench_training(config: Config, *, steps: int, turns: int, say: Say, compiled: bool = False) -> dict[str, Any]:
     """Milliseconds a step of each contender, the ratios, peak memory, and whether the losses agree."""
+    contenders = (COMPILED, *TRAINERS) if compiled else TRAINERS
     with tempfile.TemporaryDirectory(prefix="whet-bench-") as scratch:
-        workers = {who.name: _Worker(_trainer, config, who, scratch) for who in TRAINERS}
+        workers = {who.name: _Worker(_trainer, config, who, scratch) for who in contenders}
         try:
             times = _turns(workers, steps, turns, say)
             memory = {name: worker.ask("memory") for name, worker in workers.items()}
@@ -101,6 +103,8 @@ def bench_prediction(config: Config, *, rows: int, turns: int, say: Say) -> dict
 
 
 def _turns(workers: dict[str, _Worker], steps: int, turns: int, say: Say) -> dict[str, list[float]]:
+    for worker in workers.values():
+        worker.wait()
     times: dict[str, list[float]] = {name: [] for name in workers}
     for turn in range(turns):
         for name, worker in workers.items():
@@ -132,7 +136,10 @@ class _Worker:
         self._process = context.Process(target=work, args=(theirs, *arguments), daemon=True)
         self._process.start()
         theirs.close()
-        self._answer()  # it is ready
+
+    def wait(self) -> None:
+        """Until it is ready. Apart from the start, so that all of them start at once."""
+        self._answer()
 
     def ask(self, *question: Any) -> Any:
         self._pipe.send(question)
@@ -171,7 +178,7 @@ def _trainer(pipe: Any, config: Config, who: Contender, scratch: str) -> None:
     from whet import bench_contenders
 
     make = bench_contenders.stock_trainer if who.stock else bench_contenders.whet_trainer
-    _serve(pipe, lambda: make(config, who.precision, scratch))
+    _serve(pipe, lambda: make(config, who, scratch))
 
 
 def _pipeline(pipe: Any, folder: str, texts: list[Any], device: str) -> None:

@@ -8,20 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from whet.bench import WARM_STEPS, seconds
+from whet.bench import WARM_STEPS, Contender, seconds
 from whet.config import Config, make_config
 
 Answers = dict[str, Callable[..., Any]]
 CHECK_STEPS = 10
+COMPILING_STEPS = 40
+"""Steps before those that count, where the first ones of each length are compiled."""
 PIPELINE_BATCHES = (8, 16, 32, 64, 128)
 
 
-def whet_trainer(config: Config, precision: str, scratch: str) -> Answers:
+def whet_trainer(config: Config, who: Contender, scratch: str) -> Answers:
     """whet's engine, as `whet train` builds it."""
     from whet.engine.devices import synchronize
     from whet.engine.memory import peak_memory_mb
 
-    job = _job(config, precision)
+    job = _job(config, who.precision)
     done = 0
 
     def steps(count: int, job: Any = job) -> None:
@@ -37,7 +39,7 @@ def whet_trainer(config: Config, precision: str, scratch: str) -> Answers:
         return seconds(lambda: steps(count)) / count
 
     def losses() -> list[float]:
-        quiet = _job(config, precision, dropout=False)
+        quiet = _job(config, who.precision, dropout=False)
         found = []
         for step in range(CHECK_STEPS):
             rows = quiet.feed.order.at(step)
@@ -49,7 +51,7 @@ def whet_trainer(config: Config, precision: str, scratch: str) -> Answers:
     return {"turn": turn, "memory": lambda: peak_memory_mb(job.hardware.device), "losses": losses}
 
 
-def stock_trainer(config: Config, precision: str, scratch: str) -> Answers:
+def stock_trainer(config: Config, who: Contender, scratch: str) -> Answers:
     """transformers.Trainer with its own defaults, on the same rows."""
     import torch
 
@@ -60,14 +62,15 @@ def stock_trainer(config: Config, precision: str, scratch: str) -> Answers:
     device = job.hardware.device
 
     def turn(count: int) -> float:
-        clock = _clock(count, lambda: synchronize(device))
-        trainer = _stock(job, precision, scratch, WARM_STEPS + count, callbacks=[clock])
+        warm = COMPILING_STEPS if who.compiled else WARM_STEPS
+        clock = _clock(warm, count, lambda: synchronize(device))
+        trainer = _stock(job, who, scratch, warm + count, callbacks=[clock])
         trainer.train()
         return float(clock.seconds / count)
 
     def losses() -> list[float]:
         quiet = _job(config, "float32", engine=False, dropout=False)
-        trainer = _stock(quiet, precision, scratch, CHECK_STEPS, rate=config.train.learning_rate, log=1)
+        trainer = _stock(quiet, who, scratch, CHECK_STEPS, rate=config.train.learning_rate, log=1)
         trainer._get_train_sampler = lambda *a, **k: _same_order(quiet)
         trainer.train()
         return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
@@ -171,7 +174,7 @@ class _StockJob:
 
 
 def _stock(
-    job: Any, precision: str, scratch: str, steps: int, *, callbacks: Any = (), rate: Any = None, log: int = 500
+    job: Any, who: Contender, scratch: str, steps: int, *, callbacks: Any = (), rate: Any = None, log: int = 500
 ) -> Any:
     from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
 
@@ -181,7 +184,9 @@ def _stock(
         max_steps=steps,
         per_device_train_batch_size=settings.batch_size,
         learning_rate=rate or settings.learning_rate,
-        bf16=precision == "bf16",
+        bf16=who.precision == "bf16",
+        torch_compile=who.compiled,
+        tf32=who.compiled or None,
         save_strategy="no",
         report_to=[],
         disable_tqdm=True,
@@ -210,7 +215,7 @@ def _same_order(job: Any) -> Any:
     return np.concatenate([order.at(step) for step in range(CHECK_STEPS)]).tolist()
 
 
-def _clock(count: int, wait: Callable[[], None]) -> Any:
+def _clock(warm: int, count: int, wait: Callable[[], None]) -> Any:
     """A callback that times the steps after the warm ones."""
     from transformers import TrainerCallback
 
@@ -219,10 +224,10 @@ def _clock(count: int, wait: Callable[[], None]) -> Any:
         _started = 0.0
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step == WARM_STEPS:
+            if state.global_step == warm:
                 wait()
                 self._started = time.perf_counter()
-            elif state.global_step == WARM_STEPS + count:
+            elif state.global_step == warm + count:
                 wait()
                 self.seconds = time.perf_counter() - self._started
 

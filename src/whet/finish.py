@@ -136,7 +136,7 @@ def finish(
     """
     best = job.state.best_step if job.state.best_step >= 0 else job.state.step
     if best != job.state.step:
-        job.stepper.load(checkpoints.load(best).tensors)
+        job.stepper.load(checkpoints.load(best, weights_only=True).tensors)
     logits: dict[str, Array] = {}
     for split in ("validation", "test"):
         if split not in job.prepared.tokens:

@@ -19,6 +19,7 @@ from whet.config import make_config
 @click.option("--steps", default=40, show_default=True, help="Steps a turn.")
 @click.option("--rows", default=2000, show_default=True, help="Rows to predict.")
 @click.option("--turns", default=3, show_default=True, help="Turns of each contender, alternating.")
+@click.option("--compile", "compiled", is_flag=True, help="Also stock with bf16, tf32, torch.compile: minutes more.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def bench(what_or_source: str | None, source: str | None, as_json: bool, **chosen: Any) -> None:
     """Run the stock library and whet side by side on this machine.
@@ -45,7 +46,9 @@ def bench(what_or_source: str | None, source: str | None, as_json: bool, **chose
     if predicting:
         result = bench_prediction(config, rows=chosen["rows"], turns=chosen["turns"], say=say)
     else:
-        result = bench_training(config, steps=chosen["steps"], turns=chosen["turns"], say=say)
+        result = bench_training(
+            config, steps=chosen["steps"], turns=chosen["turns"], say=say, compiled=chosen["compiled"]
+        )
     if as_json:
         click.echo(json.dumps(result))
     else:

@@ -15,6 +15,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from whet.errors import ArtifactError, EnvironmentFault, WhetError
 FORMAT = 1
 MANIFEST = "manifest.json"
 STATE = "state.json"
+WEIGHTS = "model.safetensors"
 PREFIX = "step-"
 TEMPORARY = ".writing-"
 ASIDE = ".passed-over-"
@@ -102,9 +104,9 @@ class CheckpointFolder:
     def folder(self, step: int) -> Path:
         return self.path / f"{PREFIX}{step:06d}"
 
-    def load(self, step: int) -> Checkpoint:
-        """The checkpoint of this step, if its manifest proves it."""
-        checkpoint = load(self.folder(step))
+    def load(self, step: int, *, weights_only: bool = False) -> Checkpoint:
+        """The checkpoint of this step, if its manifest proves it; or as much of it as predicting needs."""
+        checkpoint = load(self.folder(step), weights_only=weights_only)
         if checkpoint.step != step:
             raise ArtifactError(f"{str(self.folder(step))!r} holds step {checkpoint.step}: somebody renamed it.")
         return checkpoint
@@ -162,7 +164,7 @@ class CheckpointFolder:
         before: Callable[[], None],
     ) -> None:
         try:
-            write(Checkpoint(step, copies.on_host(), values), self.folder(step), before)
+            write(Checkpoint(step, copies.taken(), values), self.folder(step), before)
             self._prune(best_step)
         except OSError as error:
             self._failure = EnvironmentFault(
@@ -199,7 +201,9 @@ def write(checkpoint: Checkpoint, target: Path, before: Callable[[], None] = lam
     scratch = parent / f"{TEMPORARY}{target.name}"
     scratch.mkdir()
     try:
-        sums = {name: _write_file(scratch / name, pieces) for name, pieces in _contents(checkpoint)}
+        with ThreadPoolExecutor(thread_name_prefix="whet-save") as files:
+            writing = [(name, files.submit(_write_file, scratch / name, data)) for name, data in _contents(checkpoint)]
+        sums = {name: written.result() for name, written in writing}
         _write_file(scratch / MANIFEST, iter([manifest_bytes(checkpoint.step, sums)]))
         sync_folder(scratch)
         before()
@@ -246,7 +250,7 @@ def _canonical(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, sort_keys=True, indent=1).encode()
 
 
-def load(folder: Path) -> Checkpoint:
+def load(folder: Path, *, weights_only: bool = False) -> Checkpoint:
     """A checkpoint that its manifest proves, byte for byte; anything else is an ArtifactError."""
     from safetensors.torch import load as from_bytes
 
@@ -255,8 +259,10 @@ def load(folder: Path) -> Checkpoint:
             raise ArtifactError(f"{str(folder)!r} holds a link, which a checkpoint never does.")
         sums = _read_manifest(folder / MANIFEST)
         state = json.loads(_proven(folder, STATE, sums.pop(STATE)))
+        chosen = {name: entry for name, entry in sums.items() if name == WEIGHTS or not weights_only}
         tensors = {
-            name.removesuffix(".safetensors"): from_bytes(_proven(folder, name, entry)) for name, entry in sums.items()
+            name.removesuffix(".safetensors"): from_bytes(_proven(folder, name, entry))
+            for name, entry in chosen.items()
         }
         return Checkpoint(int(state["step"]), tensors, state["values"])
     except WhetError:

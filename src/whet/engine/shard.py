@@ -74,11 +74,13 @@ class ShardedStepper(Stepper):
         self._let_go()
         parameters = dict(self.model.named_parameters())
         model = {name: _share_like(parameters.get(name), tensor) for name, tensor in groups["model"].items()}
-        moments = {
-            key: _share_like(parameters.get(key.rpartition(":")[0]), tensor) if tensor.dim() else tensor
-            for key, tensor in groups["optimizer"].items()
-        }
-        super().load({"model": model, "optimizer": moments})
+        shares: Groups = {"model": model}
+        if "optimizer" in groups:
+            shares["optimizer"] = {
+                key: _share_like(parameters.get(key.rpartition(":")[0]), tensor) if tensor.dim() else tensor
+                for key, tensor in groups["optimizer"].items()
+            }
+        super().load(shares)
 
     def finished_model(self) -> Any:
         """A module in one piece, on the host of the main process; the others have none."""

@@ -132,7 +132,7 @@ class Stepper:
         return state_tensors(self.model, self.optimizer)
 
     def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """The inverse of `tensors`."""
+        """The inverse of `tensors`; weights alone where there is nothing else, which is enough to predict."""
         load_state_tensors(groups, self.model, self.optimizer)
 
     def finished_model(self) -> Any:

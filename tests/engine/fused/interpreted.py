@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import triton.language as tl
 from torch import Tensor
 from triton.runtime import interpreter
 
@@ -124,11 +125,18 @@ class Bounds:
 
 
 builder: Any = interpreter.InterpreterBuilder
-begin, read, written = (
+begin, read, written, product = (
     interpreter.GridExecutor._init_args_hst,
     builder.create_masked_load,
     builder.create_masked_store,
+    builder.create_dot,
 )
+
+
+def widened_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+    """bf16 is kept as whole numbers of 16 bits there, and a product would multiply those."""
+    wide = (self.cast_impl(each, tl.float32) if each.dtype == tl.bfloat16 else each for each in (a, b))
+    return product(self, *wide, *rest)
 
 
 def checked_load(self: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
@@ -143,6 +151,7 @@ def checked_store(self: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -
 
 interpreter.GridExecutor._init_args_hst = lambda *given: Bounds.of(*given)
 builder.create_masked_load, builder.create_masked_store = checked_load, checked_store
+builder.create_dot = widened_dot
 
 
 def captured_path(
@@ -151,7 +160,7 @@ def captured_path(
     """What `choose_path` makes on CUDA, on the CPU."""
     network = FusedNetwork(model, hardware, used_ids(tokens, model.config.vocab_size), seed=config.seed)
     most = (config.batch_size, most_tokens(tokens[0], config.batch_size))
-    room = pieces_cuda.partial_elements(len(network.flat.layers), shape_of(model).hidden, *most)
+    room = pieces_cuda.partial_elements(shape_of(model).hidden, *most)
     network.pieces = pieces_cuda.CudaPieces(network.flat.small, room)
     network.encoder = Encoder(network.flat, shape_of(model), network.pieces)
     stepper = GraphStepper(network, loss, config, hardware)

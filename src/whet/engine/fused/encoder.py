@@ -7,6 +7,7 @@ one output: the hidden state of each row's first token.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -78,7 +79,12 @@ class Pieces(Protocol):
         self, gradient: Tensor, saved: Any, into: tuple[Tensor, Tensor, Tensor], add: bool
     ) -> tuple[Tensor, Tensor]: ...
 
+    def weight_gradient(self, gradient: Tensor, x: Tensor, into: Tensor, add: bool) -> None:
+        """[out, in] from [tokens, out] and [tokens, in]. Nothing in the backward pass reads it."""
+
     def column_sums(self, x: Tensor, into: Tensor, add: bool) -> None: ...
+
+    def finish_layer(self) -> None: ...
 
     def finish_backward(self) -> None: ...
 
@@ -89,7 +95,10 @@ class Encoder:
     def __init__(self, flat: FlatModel, shape: Shape, pieces: Pieces) -> None:
         self.flat, self.shape, self.pieces = flat, shape, pieces
         self.before_layer: list[torch.cuda.Event] = []
-        """What to wait for before the embeddings and before each layer: weights that are still being updated."""
+        """What to wait for before the embeddings and each layer, for their weights are still being updated; and last,
+        before gradients of the embeddings are written."""
+        self.after_layer: Callable[[int], None] = _forget
+        """Told in the backward pass when all gradients of a layer's matrices have been asked for."""
 
     def first_hidden(self, inputs: Inputs, *, training: bool, add: bool = False) -> Tensor:
         """[rows, 1, width]: what every head reads as `hidden[:, 0]`. With grad, backward fills the flat gradients."""
@@ -107,9 +116,11 @@ class Encoder:
         hidden, saved = self.pieces.embed(self.flat, inputs, self.shape, 0)
         keep(saved)
         for index, layer in enumerate(self.flat.layers[:-1]):
+            del saved  # where nothing comes back for it, it would stand beside the next layer's
             self._wait(index + 1)
             hidden, saved = self._layer(hidden, layer, inputs, 3 * index + 1)
             keep(saved)
+        del saved
         self._wait(len(self.flat.layers))
         hidden, saved = self._last_layer(hidden, self.flat.layers[-1], inputs, 3 * len(self.flat.layers) - 2)
         keep(saved)
@@ -120,11 +131,19 @@ class Encoder:
             torch.cuda.current_stream().wait_event(self.before_layer[index])
 
     def _backward(self, gradient: Tensor, inputs: Inputs, stack: list[Any], add: bool) -> None:
-        gradient = self._last_layer_backward(gradient, stack.pop(), self.flat.layers[-1], inputs, add)
-        for layer in reversed(self.flat.layers[:-1]):
-            gradient = self._layer_backward(gradient, stack.pop(), layer, add)
+        last = len(self.flat.layers) - 1
+        gradient = self._last_layer_backward(gradient, stack.pop(), self.flat.layers[last], inputs, add)
+        self._done(last)
+        for index in range(last - 1, -1, -1):
+            gradient = self._layer_backward(gradient, stack.pop(), self.flat.layers[index], add)
+            self._done(index)
+        self._wait(-1)
         self.pieces.embed_backward(self.flat, inputs, gradient, stack.pop(), add)
         self.pieces.finish_backward()
+
+    def _done(self, index: int) -> None:
+        self.pieces.finish_layer()
+        self.after_layer(index)
 
     def _layer(self, x: Tensor, layer: Layer, inputs: Inputs, key: int) -> tuple[Tensor, Any]:
         w, pieces = layer.weights, self.pieces
@@ -138,7 +157,7 @@ class Encoder:
         into, pieces = layer.gradients, self.pieces
         d_context, d_x = self._after_attention_backward(gradient, context, rest, layer, add)
         d_qkv = pieces.attention_backward(d_context, attention)
-        weight_gradient(d_qkv, x, into["qkv"], add)
+        pieces.weight_gradient(d_qkv, x, into["qkv"], add)
         pieces.column_sums(d_qkv, into["qkv_bias"], add)
         return torch.addmm(d_x, d_qkv, layer.weights["qkv"], out=d_x)
 
@@ -157,8 +176,8 @@ class Encoder:
         w, into, pieces, width = layer.weights, layer.gradients, self.pieces, self.shape.hidden
         d_context, d_first = self._after_attention_backward(gradient, context, rest, layer, add)
         d_query, d_keys_values = pieces.attention_of_first_backward(d_context, attention)
-        weight_gradient(d_query, first, into["qkv"][:width], add)
-        weight_gradient(d_keys_values, x, into["qkv"][width:], add)
+        pieces.weight_gradient(d_query, first, into["qkv"][:width], add)
+        pieces.weight_gradient(d_keys_values, x, into["qkv"][width:], add)
         pieces.column_sums(d_query, into["qkv_bias"][:width], add)
         pieces.column_sums(d_keys_values, into["qkv_bias"][width:], add)
         torch.addmm(d_first, d_query, w["qkv"][:width], out=d_first)
@@ -184,15 +203,15 @@ class Encoder:
         d_down, d_y = pieces.norm_backward(
             gradient, s2, (into["down_bias"], into["norm2_weight"], into["norm2_bias"]), add
         )
-        weight_gradient(d_down, activated, into["down"], add)
+        pieces.weight_gradient(d_down, activated, into["down"], add)
         d_activated = torch.mm(d_down, w["down"])
         d_up = pieces.activate_backward(d_activated, up, w["up_bias"], self.shape, into["up_bias"], add)
-        weight_gradient(d_up, y, into["up"], add)
+        pieces.weight_gradient(d_up, y, into["up"], add)
         torch.addmm(d_y, d_up, w["up"], out=d_y)
         d_projected, d_residual = pieces.norm_backward(
             d_y, s1, (into["out_bias"], into["norm1_weight"], into["norm1_bias"]), add
         )
-        weight_gradient(d_projected, context, into["out"], add)
+        pieces.weight_gradient(d_projected, context, into["out"], add)
         return torch.mm(d_projected, w["out"]), d_residual
 
 

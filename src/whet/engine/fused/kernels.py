@@ -3,6 +3,8 @@
 Sums over tokens (gradients of biases and norms) are written as partial sums by a fixed grid and added up in one
 last kernel, in a fixed order: the same bits every time. Dropout masks are not stored: a mask is a function of the
 step's seed, the place in the model and the element, and is drawn again in the backward pass.
+
+Attention over short rows is in attention_kernels.py, the update in update_kernels.py.
 """
 
 # Triton reads the types of constants off annotations and the code off this file: no `from __future__` here.
@@ -14,9 +16,24 @@ COLUMN_TILE = 64
 
 
 @triton.jit
-def _kept(seed_at, key, element, rate):
-    seed = tl.load(seed_at) + key * 7919
-    return tl.rand(seed, element) >= rate
+def _mixed(x):
+    """A bijection of 32 bits in which every bit of the input moves about half of the output's."""
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = (x ^ (x >> 15)) * 0x846CA68B
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def kept(seed_at, key, element, rate):
+    """Whether an element is kept: evenly, and unlike its neighbours, other places and other steps.
+
+    Two rounds of mixing with a part of the seed before each: a tenth of the work of Triton's own generator, which
+    is made for more than dropout and took a good part of these kernels' time.
+    """
+    seed = tl.load(seed_at)
+    mixed = _mixed(element.to(tl.uint32) ^ seed.to(tl.uint32))
+    mixed = _mixed(mixed ^ ((seed >> 32) + key * 0x3C6EF35F).to(tl.uint32))
+    return (mixed >> 8).to(tl.float32) * (1.0 / 16777216.0) >= rate
 
 
 @triton.jit
@@ -45,7 +62,7 @@ def norm_forward(
     element = row * WIDTH + column
     value = tl.load(x + element, inside, 0.0).to(tl.float32) + tl.load(bias + column, inside, 0.0)
     if DROP:
-        value = tl.where(_kept(seed_at, key, element, rate), value / (1.0 - rate), 0.0)
+        value = tl.where(kept(seed_at, key, element, rate), value * (1.0 / (1.0 - rate)), 0.0)
     value += tl.load(residual + element, inside, 0.0).to(tl.float32)
     # The backward pass reads the rounded sum, so the forward pass normalises the rounded sum.
     value = value.to(total.dtype.element_ty).to(tl.float32)
@@ -75,37 +92,46 @@ def norm_backward(
     rows,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
     DROP: tl.constexpr,
 ):
-    """Gradients of x and of the residual; partial sums for bias, gamma and beta."""
+    """Gradients of x and of the residual; partial sums for bias, gamma and beta. Some rows at a time, not to wait for
+    each one's sums."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     column = tl.arange(0, BLOCK)
-    inside = column < WIDTH
-    weight = tl.load(gamma + column, inside, 0.0)
+    wide = column < WIDTH
+    weight = tl.load(gamma + column, wide, 0.0)[None, :]
     for_bias = tl.zeros((BLOCK,), tl.float32)
     for_gamma = tl.zeros((BLOCK,), tl.float32)
     for_beta = tl.zeros((BLOCK,), tl.float32)
-    for row in range(program, rows, programs):
-        element = row * WIDTH + column
+    for begin in range(program * ROWS, rows, programs * ROWS):
+        row = begin + tl.arange(0, ROWS)
+        inside = (row < rows)[:, None] & wide[None, :]
+        element = row[:, None] * WIDTH + column[None, :]
         gradient = tl.load(d_y + element, inside, 0.0).to(tl.float32)
         value = tl.load(total + element, inside, 0.0).to(tl.float32)
-        scale = tl.load(rstd + row)
-        normed = tl.where(inside, (value - tl.load(mean + row)) * scale, 0.0)
-        weighted = gradient * weight
-        through = tl.sum(weighted * normed, 0) / WIDTH
-        level = tl.sum(weighted, 0) / WIDTH
-        result = (weighted - normed * through - level) * scale
+        middle, scale = tl.load(mean + row, row < rows, 0.0), tl.load(rstd + row, row < rows, 0.0)
+        normed = tl.where(inside, (value - middle[:, None]) * scale[:, None], 0.0)
+        result = _through_norm(gradient * weight, normed, scale, WIDTH)
         tl.store(d_total + element, result, inside)
         if DROP:
-            result = tl.where(_kept(seed_at, key, element, rate), result / (1.0 - rate), 0.0)
+            result = tl.where(kept(seed_at, key, element, rate), result * (1.0 / (1.0 - rate)), 0.0)
         tl.store(d_x + element, result, inside)
-        for_bias += tl.where(inside, result, 0.0)
-        for_gamma += gradient * normed
-        for_beta += gradient
+        for_bias += tl.sum(tl.where(inside, result, 0.0), 0)
+        for_gamma += tl.sum(gradient * normed, 0)
+        for_beta += tl.sum(gradient, 0)
     at = partial + program * WIDTH + column
-    tl.store(at, for_bias, inside)
-    tl.store(at + programs * WIDTH, for_gamma, inside)
-    tl.store(at + 2 * programs * WIDTH, for_beta, inside)
+    tl.store(at, for_bias, wide)
+    tl.store(at + programs * WIDTH, for_gamma, wide)
+    tl.store(at + 2 * programs * WIDTH, for_beta, wide)
+
+
+@triton.jit
+def _through_norm(weighted, normed, scale, WIDTH: tl.constexpr):
+    """The gradient of a norm's input from that of its output times gamma."""
+    through = tl.sum(weighted * normed, 1) / WIDTH
+    level = tl.sum(weighted, 1) / WIDTH
+    return (weighted - normed * through[:, None] - level[:, None]) * scale[:, None]
 
 
 @triton.jit
@@ -145,7 +171,7 @@ def embed_forward(
     scale = tl.rsqrt(tl.sum(centred * centred, 0) / WIDTH + epsilon)
     normed = centred * scale * tl.load(gamma + column, inside, 0.0) + tl.load(beta + column, inside, 0.0)
     if DROP:
-        normed = tl.where(_kept(seed_at, 0, element, rate), normed / (1.0 - rate), 0.0)
+        normed = tl.where(kept(seed_at, 0, element, rate), normed * (1.0 / (1.0 - rate)), 0.0)
     tl.store(y + element, normed, inside)
     tl.store(mean + row, middle)
     tl.store(rstd + row, scale)
@@ -165,31 +191,32 @@ def embed_backward(
     rows,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
     DROP: tl.constexpr,
 ):
-    """Gradient of the summed embeddings; partial sums for gamma and beta (the first of three stays zero)."""
+    """Gradient of the summed embeddings; partial sums for gamma and beta."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     column = tl.arange(0, BLOCK)
-    inside = column < WIDTH
-    weight = tl.load(gamma + column, inside, 0.0)
+    wide = column < WIDTH
+    weight = tl.load(gamma + column, wide, 0.0)[None, :]
     for_gamma = tl.zeros((BLOCK,), tl.float32)
     for_beta = tl.zeros((BLOCK,), tl.float32)
-    for row in range(program, rows, programs):
-        element = row * WIDTH + column
+    for begin in range(program * ROWS, rows, programs * ROWS):
+        row = begin + tl.arange(0, ROWS)
+        inside = (row < rows)[:, None] & wide[None, :]
+        element = row[:, None] * WIDTH + column[None, :]
         gradient = tl.load(d_y + element, inside, 0.0).to(tl.float32)
         if DROP:
-            gradient = tl.where(_kept(seed_at, 0, element, rate), gradient / (1.0 - rate), 0.0)
-        scale = tl.load(rstd + row)
-        normed = tl.where(inside, (tl.load(total + element, inside, 0.0) - tl.load(mean + row)) * scale, 0.0)
-        weighted = gradient * weight
-        through = tl.sum(weighted * normed, 0) / WIDTH
-        level = tl.sum(weighted, 0) / WIDTH
-        tl.store(d_total + element, (weighted - normed * through - level) * scale, inside)
-        for_gamma += gradient * normed
-        for_beta += gradient
+            gradient = tl.where(kept(seed_at, 0, element, rate), gradient * (1.0 / (1.0 - rate)), 0.0)
+        value = tl.load(total + element, inside, 0.0)
+        middle, scale = tl.load(mean + row, row < rows, 0.0), tl.load(rstd + row, row < rows, 0.0)
+        normed = tl.where(inside, (value - middle[:, None]) * scale[:, None], 0.0)
+        tl.store(d_total + element, _through_norm(gradient * weight, normed, scale, WIDTH), inside)
+        for_gamma += tl.sum(gradient * normed, 0)
+        for_beta += tl.sum(gradient, 0)
     at = partial + program * WIDTH + column
-    tl.store(at, for_gamma, inside)
-    tl.store(at + programs * WIDTH, for_beta, inside)
+    tl.store(at, for_gamma, wide)
+    tl.store(at + programs * WIDTH, for_beta, wide)
 
 
 @triton.jit
@@ -336,91 +363,17 @@ def join_columns(
 
 
 @triton.jit
-def add_up(partials, jobs, into, TILE: tl.constexpr, ADD: tl.constexpr):
+def add_up(partials, jobs, into, TILE: tl.constexpr, DEEP: tl.constexpr, ADD: tl.constexpr):
     """Every sum that was put off: job = (where its partials lie, how many, how wide, where it goes)."""
     job = jobs + tl.program_id(0) * 4
     source, count, width, target = tl.load(job), tl.load(job + 1), tl.load(job + 2), tl.load(job + 3)
     column = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = column < width
     total = tl.zeros((TILE,), tl.float32)
-    for index in range(count):
-        total += tl.load(partials + source + index * width + column, inside, 0.0)
+    for begin in range(0, count, DEEP):
+        index = begin + tl.arange(0, DEEP)
+        some = (index < count)[:, None] & inside[None, :]
+        total += tl.sum(tl.load(partials + source + index[:, None] * width + column[None, :], some, 0.0), 0)
     if ADD:
         total += tl.load(into + target + column, inside, 0.0)
     tl.store(into + target + column, total, inside)
-
-
-@triton.jit
-def squares(gradient, elements, partial, BLOCK: tl.constexpr):
-    """Partial sums of squares, for the global norm."""
-    program, programs = tl.program_id(0), tl.num_programs(0)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for start in range(program * BLOCK, elements, programs * BLOCK):
-        element = start + tl.arange(0, BLOCK)
-        value = tl.load(gradient + element, element < elements, 0.0).to(tl.float32)
-        total += value * value
-    tl.store(partial + program, tl.sum(total, 0))
-
-
-@triton.jit
-def note(partial, loss, step_at, window_loss, window_norm, first_bad, scale, clip, COUNT: tl.constexpr):
-    """The norm, the clipping factor, and whether this step may reach the weights (scale 0 when it may not)."""
-    norm = tl.sqrt(tl.sum(tl.load(partial + tl.arange(0, COUNT)).to(tl.float64), 0))
-    value = tl.load(loss).to(tl.float64)
-    bad = tl.load(first_bad)
-    infinity = float("inf")
-    finite = (norm == norm) & (norm < infinity) & (value == value) & (value < infinity) & (value > -infinity)
-    good = finite & (bad < 0)
-    tl.store(first_bad, tl.where(good | (bad >= 0), bad, tl.load(step_at)))
-    tl.store(window_loss, tl.load(window_loss) + tl.where(good, value, float("nan")))
-    tl.store(window_norm, norm)
-    factor = tl.where(clip > 0, tl.minimum(1.0, clip / (norm + 1e-6)), 1.0)
-    tl.store(scale, tl.where(good, factor, -1.0).to(tl.float32))
-
-
-@triton.jit
-def adamw(
-    master,
-    first,
-    second,
-    gradient,
-    compute,
-    scale_at,
-    rule_at,
-    start,
-    end,
-    decays_until,
-    computes_until,
-    beta1,
-    rest1,
-    beta2,
-    rest2,
-    epsilon,
-    decay,
-    BLOCK: tl.constexpr,
-    COPY: tl.constexpr,
-):
-    """One pass over a span by a few programs, so that other work finds room beside it.
-
-    `rule_at` holds the rate and the two bias corrections of this step.
-
-    `rest` is 1 - β, subtracted in double precision on the host: in float32 it would lose four digits.
-    """
-    scale = tl.load(scale_at)
-    if scale < 0:
-        end = start
-    rate, correct1, correct2 = tl.load(rule_at), tl.load(rule_at + 1), tl.load(rule_at + 2)
-    for begin in range(start + tl.program_id(0) * BLOCK, end, tl.num_programs(0) * BLOCK):
-        element = begin + tl.arange(0, BLOCK)
-        inside = element < end
-        value = tl.load(gradient + element, inside, 0.0).to(tl.float32) * scale
-        weight = tl.load(master + element, inside, 0.0)
-        weight *= 1.0 - rate * tl.where(element < decays_until, decay, 0.0)
-        moment1 = beta1 * tl.load(first + element, inside, 0.0) + rest1 * value
-        moment2 = beta2 * tl.load(second + element, inside, 0.0) + rest2 * value * value
-        weight -= rate * correct1 * moment1 / (tl.sqrt(moment2) * correct2 + epsilon)
-        tl.store(first + element, moment1, inside)
-        tl.store(second + element, moment2, inside)
-        tl.store(master + element, weight, inside)
-        if COPY:
-            tl.store(compute + element, weight, inside & (element < computes_until))

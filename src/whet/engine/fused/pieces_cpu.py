@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whet.engine.fused.encoder import Inputs
+from whet.engine.fused.encoder import Inputs, weight_gradient
 from whet.engine.fused.families import Shape
 from whet.engine.fused.flat import FlatModel
 from whet.engine.packed import Layout
@@ -185,6 +185,12 @@ class CpuPieces:
         _put(into[1], d_gamma, add)
         _put(into[2], d_beta, add)
         return d_x, d_total
+
+    def weight_gradient(self, gradient: Tensor, x: Tensor, into: Tensor, add: bool) -> None:
+        weight_gradient(gradient, x, into, add)
+
+    def finish_layer(self) -> None:
+        """Nothing is put off."""
 
     def column_sums(self, x: Tensor, into: Tensor, add: bool) -> None:
         _put(into, x.sum(0, dtype=torch.float32), add)

@@ -1,8 +1,9 @@
-"""The pieces of a layer on CUDA: Triton kernels, and torch's own flash attention over cumulative lengths."""
+"""The pieces of a layer on CUDA: Triton kernels, and for long rows torch's own flash attention."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,13 +13,28 @@ import torch.utils.deterministic
 from torch import Tensor
 
 from whet.engine.fused import kernels
-from whet.engine.fused.encoder import Inputs
+from whet.engine.fused.encoder import Inputs, weight_gradient
 from whet.engine.fused.families import Shape
 from whet.engine.fused.flat import FlatModel, Group
 from whet.engine.fused.kernels import COLUMN_TILE, ROW_TILE
+from whet.engine.fused.short_attention import (
+    Saved,
+    fits,
+    short_attention,
+    short_attention_backward,
+    sums_of_short_attention,
+)
 
 aten = torch.ops.aten
-NORM_PROGRAMS = 224
+NORM_PROGRAMS, NORM_ROWS = 224, 4
+TYPE_TILE = 32
+BEHIND = 8
+"""Pieces of work that the stream beside may be behind by: not quite two layers' worth, of which there are five."""
+REGIONS = 3
+"""Of the partial sums: a layer writes where the one three before it did, whose sums have been added up by then."""
+
+# torch's own annotations leave these untyped.
+_cuda: Any = torch.cuda
 
 
 class CudaPieces:
@@ -32,14 +48,18 @@ class CudaPieces:
         self.training = False
         self.add = False
         self._partials = torch.zeros(partial_elements, device=device)
-        self._used = 0
+        self._region = self._used = 0
         self._jobs: list[tuple[int, int, int, int]] = []
         self._tables: dict[tuple[Any, ...], Tensor] = {}
         self._expected = (0, 0, 0)
+        self.beside = _cuda.Stream(device)
+        """Gradients of weights are made on it: the backward pass goes on without them, and alone is too narrow for the
+        device when a batch has few tokens."""
+        self._being_read: deque[tuple[torch.cuda.Event, tuple[Tensor, ...]]] = deque()
 
     def start(self, training: bool) -> None:
         self.training = training
-        self._used = 0
+        self._region = self._used = 0
         self._jobs = []
         # All biases rounded at once: a product takes its bias in its own type.
         self._rounded = self._small.master.to(torch.bfloat16)
@@ -73,47 +93,73 @@ class CudaPieces:
         kernels.embed_backward[(NORM_PROGRAMS,)](
             gradient, total, mean, rstd, flat.weight("embeddings.LayerNorm.weight"), d_total, partial,
             self.seed, shape.dropout, tokens,
-            WIDTH=width, BLOCK=_block(width), DROP=self._drops(shape.dropout),
+            WIDTH=width, BLOCK=_block(width), ROWS=NORM_ROWS, DROP=self._drops(shape.dropout),
         )  # fmt: skip
         wide = {"WIDTH": width, "BLOCK": _block(width), "ADD": add}
-        order, starts, shift, positions = inputs.layout
-        word, place = (
-            flat.gradient("embeddings.word_embeddings.weight"),
-            flat.gradient("embeddings.position_embeddings.weight"),
-        )
+        order, starts, *_ = inputs.layout
+        word = flat.gradient("embeddings.word_embeddings.weight")
+        self._aside(lambda: self._sum_by_place_and_type(flat, inputs, d_total, wide), d_total)
         kernels.sum_by_word[(tokens,)](d_total, order, starts, inputs.ids, word, **wide)
+
+    def _sum_by_place_and_type(self, flat: FlatModel, inputs: Inputs, d_total: Tensor, wide: dict[str, Any]) -> None:
+        tokens, width = d_total.shape
+        _, _, shift, positions = inputs.layout
+        place, add = flat.gradient("embeddings.position_embeddings.weight"), wide["ADD"]
         rows = inputs.offsets.shape[0] - 1
         places = min(positions, place.shape[0] - shift)  # rounded up, it may be more than the model has
         kernels.sum_by_position[(places,)](d_total, inputs.offsets, place, rows, SHIFT=shift, **wide)
         if flat.has("embeddings.token_type_embeddings.weight"):
             types = torch.zeros_like(inputs.ids) if inputs.types is None else inputs.types
             kinds = flat.gradient("embeddings.token_type_embeddings.weight")
-            grid = (kinds.shape[0], -(-width // COLUMN_TILE))
+            grid = (kinds.shape[0], -(-width // TYPE_TILE))
             kernels.sum_by_type[grid](
-                d_total, types, kinds, tokens, WIDTH=width, TILE=COLUMN_TILE, ROWS=128, ADD=add, num_warps=8
+                d_total, types, kinds, tokens, WIDTH=width, TILE=TYPE_TILE, ROWS=256, ADD=add, num_warps=8
             )
 
-    # Attention: torch's flash attention over cumulative lengths
+    # Attention
 
     def attention(self, qkv: Tensor, inputs: Inputs, shape: Shape, key: int) -> tuple[Tensor, Any]:
+        if fits(shape, inputs.longest):
+            return self._short(qkv.chunk(3, 1), inputs, shape, key)
         query, keys, values = qkv.view(-1, 3, shape.heads, shape.width).unbind(1)
         return self._flash(query, keys, values, inputs.offsets, inputs.longest, inputs, shape)
 
     def attention_backward(self, gradient: Tensor, saved: Any) -> Tensor:
         """The three gradients side by side; `column_sums` of them is put off by the same kernel."""
-        return self._joined(self._flash_backward(gradient, saved))
+        if not isinstance(saved, Saved):
+            return self._joined(self._flash_backward(gradient, saved))
+        joined = torch.empty(gradient.shape[0], 3 * gradient.shape[1], dtype=gradient.dtype, device=self.device)
+        self._short_backward(gradient, saved, joined, joined.chunk(3, 1))
+        return joined
 
     def attention_of_first(
         self, query: Tensor, keys_values: Tensor, inputs: Inputs, shape: Shape, key: int
     ) -> tuple[Tensor, Any]:
+        if fits(shape, inputs.longest):
+            return self._short((query, *keys_values.chunk(2, 1)), inputs, shape, key)
         keys, values = keys_values.view(-1, 2, shape.heads, shape.width).unbind(1)
         each = torch.arange(query.shape[0] + 1, dtype=torch.int32, device=self.device)
         asked = query.view(-1, shape.heads, shape.width)
         return self._flash(asked, keys, values, each, 1, inputs, shape)
 
     def attention_of_first_backward(self, gradient: Tensor, saved: Any) -> tuple[Tensor, Tensor]:
-        d_query, d_keys, d_values = self._flash_backward(gradient, saved)
-        return d_query.reshape(d_query.shape[0], -1), self._joined((d_keys, d_values))
+        if not isinstance(saved, Saved):
+            d_query, d_keys, d_values = self._flash_backward(gradient, saved)
+            return d_query.reshape(d_query.shape[0], -1), self._joined((d_keys, d_values))
+        tokens, width = saved.keys.shape
+        joined = torch.empty(tokens, 2 * width, dtype=gradient.dtype, device=self.device)
+        d_query = torch.empty_like(gradient)
+        self._short_backward(gradient, saved, joined, (d_query, *joined.chunk(2, 1)))
+        return d_query, joined
+
+    def _short(self, asked: tuple[Tensor, ...], inputs: Inputs, shape: Shape, key: int) -> tuple[Tensor, Saved]:
+        rate = shape.attention_dropout if self.training else 0.0
+        return short_attention(asked, inputs.offsets, inputs.longest, shape, (self.seed, key, rate))
+
+    def _short_backward(self, gradient: Tensor, saved: Saved, joined: Tensor, into: tuple[Tensor, ...]) -> None:
+        sums = sums_of_short_attention(saved)
+        partial = self._expect(joined, sums).view(sums, joined.shape[1])
+        short_attention_backward(gradient, saved, into, partial)
 
     def _flash(
         self, query: Tensor, keys: Tensor, values: Tensor, asked: Tensor, longest: int, inputs: Inputs, shape: Shape
@@ -210,13 +256,29 @@ class CudaPieces:
         total, mean, rstd, gamma, rate, key = saved
         rows, width = total.shape
         d_x, d_total = torch.empty_like(total), torch.empty_like(total)
-        programs = min(NORM_PROGRAMS, rows)
+        programs = min(NORM_PROGRAMS, -(-rows // NORM_ROWS))
         partial = self._put_off(into, programs, width)
         kernels.norm_backward[(programs,)](
             gradient, total, mean, rstd, gamma, d_x, d_total, partial, self.seed, key, rate, rows,
-            WIDTH=width, BLOCK=_block(width), DROP=self._drops(rate),
+            WIDTH=width, BLOCK=_block(width), ROWS=NORM_ROWS, DROP=self._drops(rate),
         )  # fmt: skip
         return d_x, d_total
+
+    def weight_gradient(self, gradient: Tensor, x: Tensor, into: Tensor, add: bool) -> None:
+        self._aside(lambda: weight_gradient(gradient, x, into, add), gradient, x)
+
+    def _aside(self, work: Callable[[], None], *read: Tensor) -> None:
+        """Work that nothing in the backward pass waits for, on the stream beside."""
+        main = torch.cuda.current_stream()
+        self.beside.wait_stream(main)
+        with torch.cuda.stream(self.beside):
+            work()
+        done = _cuda.Event()
+        done.record(self.beside)
+        # Memory is the main stream's to use again: it must not let go of these before they have been read.
+        self._being_read.append((done, read))
+        if len(self._being_read) > BEHIND:
+            main.wait_event(self._being_read.popleft()[0])
 
     def column_sums(self, x: Tensor, into: Tensor, add: bool) -> None:
         pointer, start, programs = self._expected
@@ -226,14 +288,25 @@ class CudaPieces:
             return
         into.add_(x.sum(0, dtype=torch.float32)) if add else torch.sum(x, 0, dtype=torch.float32, out=into)
 
+    def finish_layer(self) -> None:
+        self._aside(self._add_up)
+        self._region = (self._region + 1) % REGIONS
+        self._used = self._region * (self._partials.numel() // REGIONS)
+
     def finish_backward(self) -> None:
+        self._add_up()
+        torch.cuda.current_stream().wait_stream(self.beside)
+        self._being_read.clear()
+
+    def _add_up(self) -> None:
         """One kernel for every sum that was put off."""
-        key = (self.add, *self._jobs)
+        jobs, self._jobs = self._jobs, []
+        key = (self.add, *jobs)
         if key not in self._tables:
-            self._tables[key] = torch.tensor(self._jobs, dtype=torch.int64).to(self.device)
-        widest = max(job[2] for job in self._jobs)
-        grid = (len(self._jobs), -(-widest // 128))
-        kernels.add_up[grid](self._partials, self._tables[key], self._small.gradient, TILE=128, ADD=self.add)
+            self._tables[key] = torch.tensor(jobs, dtype=torch.int64).to(self.device)
+        widest = max(job[2] for job in jobs)
+        grid = (len(jobs), -(-widest // 128))
+        kernels.add_up[grid](self._partials, self._tables[key], self._small.gradient, TILE=128, DEEP=32, ADD=self.add)
 
     def _put_off(self, into: tuple[Tensor, ...], programs: int, width: int) -> Tensor:
         partial = self._take(programs * width * len(into))
@@ -244,7 +317,7 @@ class CudaPieces:
 
     def _take(self, elements: int) -> Tensor:
         start, self._used = self._used, self._used + elements
-        if self._used > self._partials.numel():
+        if self._used > (self._region + 1) * (self._partials.numel() // REGIONS):
             raise RuntimeError("the buffer for partial sums is too small")
         return self._partials[start : self._used]
 
@@ -266,11 +339,10 @@ def _fixed_order() -> Iterator[None]:
         torch.use_deterministic_algorithms(before)
 
 
-def partial_elements(layers: int, hidden: int, rows: int, tokens: int) -> int:
-    """Room for the partial sums of one backward pass over this many rows and tokens."""
+def partial_elements(hidden: int, rows: int, tokens: int) -> int:
+    """Room for the partial sums of some layers' backward passes over this many rows and tokens."""
     tiles = -(-tokens // ROW_TILE)
-    a_layer = 2 * 3 * NORM_PROGRAMS * hidden + max(tiles, rows + 1) * (4 + 3 + 1) * hidden * 2
-    return (layers + 1) * a_layer
+    return REGIONS * hidden * (2 * 3 * NORM_PROGRAMS + max(tiles, rows + 1) * (4 + 3 + 1) * 2)
 
 
 def _block(width: int) -> int:

@@ -51,7 +51,7 @@ class FusedNetwork(Network):
         if hardware.device.type == "cuda":
             from whet.engine.fused.pieces_cuda import CudaPieces, partial_elements
 
-            room = partial_elements(len(self.flat.layers), shape_of(model).hidden, *most) if training else 0
+            room = partial_elements(shape_of(model).hidden, *most) if training else 0
             self.pieces = CudaPieces(self.flat.small, room)
         self.encoder = Encoder(self.flat, shape_of(model), self.pieces)
         self.add = False
@@ -194,6 +194,9 @@ class FusedStepper(Stepper):
         return {"model": model_tensors(self.model), "optimizer": moments}
 
     def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+        if "optimizer" not in groups:
+            self.network.load_weights(groups["model"])
+            return
         flat, saved = self.network.flat, dict(groups["optimizer"])
         rows = saved.pop("rows", None)
         if rows is None:
