@@ -24,7 +24,7 @@ def whet_trainer(config: Config, who: Contender, scratch: str) -> Answers:
     from whet.engine.memory import peak_memory_mb
 
     job = _job(config, who.precision)
-    done = 0
+    done, preparing = 0, 0.0
 
     def steps(count: int, job: Any = job) -> None:
         nonlocal done
@@ -34,7 +34,13 @@ def whet_trainer(config: Config, who: Contender, scratch: str) -> Answers:
             done += 1
         synchronize(job.hardware.device)
 
+    def prepare(count: int) -> None:
+        for step in range(done, done + count):
+            job.stepper.prepare(job.feed, job.feed.order.at(step))
+
     def turn(count: int) -> float:
+        nonlocal preparing
+        preparing += seconds(lambda: prepare(WARM_STEPS + count))
         steps(WARM_STEPS)
         return seconds(lambda: steps(count)) / count
 
@@ -48,7 +54,12 @@ def whet_trainer(config: Config, who: Contender, scratch: str) -> Answers:
             quiet.stepper.window.clear()
         return found
 
-    return {"turn": turn, "memory": lambda: peak_memory_mb(job.hardware.device), "losses": losses}
+    return {
+        "turn": turn,
+        "memory": lambda: peak_memory_mb(job.hardware.device),
+        "losses": losses,
+        "preparing": lambda: preparing,
+    }
 
 
 def stock_trainer(config: Config, who: Contender, scratch: str) -> Answers:

@@ -63,6 +63,8 @@ def _show(result: dict[str, Any]) -> None:
         step = f"{row['ms_a_step']:.1f}" if "ms_a_step" in row else ""
         ratio = "" if name == "whet" else f"{row['ratio']:.2f} times"
         click.echo(f"{name:<16}{step:>11}{row['rows_a_second']:>15.1f}{row['peak_mb']:>10.0f}{ratio:>19}")
+    if result.get("preparing_seconds", 0.0) > 0.1:
+        click.echo(f"whet got ready for {result['preparing_seconds']:.1f} s, which are not in its milliseconds")
     if "losses" in result:
         for name, found in result["losses"].items():
             if isinstance(found, dict):

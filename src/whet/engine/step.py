@@ -117,6 +117,9 @@ class Stepper:
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
+    def prepare(self, feed: Feed, rows: Rows) -> None:
+        """What can be got ready before a step of these rows is taken: here nothing."""
+
     def rehearse(self, feed: Feed, rows: Rows) -> None:
         """Forward and backward as a step does them, and nothing else: to see what a step costs."""
         self.model.train()

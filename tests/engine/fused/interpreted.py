@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -46,20 +46,19 @@ class Replayed:
 
     work: Any
 
+    def capture_begin(self, **_: Any) -> None:
+        self.work = sys._getframe(1).f_locals["work"]  # of the stepper's `_capture`
+
+    def capture_end(self) -> None: ...
+
     def replay(self) -> None:
         self.work()
 
 
-@contextlib.contextmanager
-def capture(graph: Replayed, **_: Any) -> Iterator[None]:
-    # Two frames up (contextlib's is between) is the stepper's `_capture`.
-    graph.work = sys._getframe(2).f_locals["work"]
-    yield
-
-
 cuda: Any = torch.cuda
 cuda.Event = cuda.Stream = Nothing
-cuda.CUDAGraph, cuda.graph, cuda.graph_pool_handle = Replayed, capture, lambda: None
+cuda.CUDAGraph, cuda.graph_pool_handle, cuda.synchronize = Replayed, lambda: None, lambda *_: None
+cuda.mem_get_info = lambda *_: (1, 1)
 cuda.current_stream, cuda.stream = Nothing, lambda _: contextlib.nullcontext()
 cuda.default_generators = (torch.default_generator,)
 torch.Tensor.pin_memory = lambda self: self  # type: ignore[method-assign]

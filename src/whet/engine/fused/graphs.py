@@ -105,6 +105,12 @@ class GraphStepper(FusedStepper):
         self.window.steps += 1
         self.window.rows += len(rows)
 
+    def prepare(self, feed: Feed, rows: Rows) -> None:
+        parts = split(rows, self.micro_rows)
+        for micro, part in enumerate(parts):
+            shape, _, _ = self._filled(feed, part, 0, micro, 1.0)
+            self._prepared(shape, (micro == 0, micro == len(parts) - 1 and self.synchronized is None))
+
     def rehearse(self, feed: Feed, rows: Rows) -> None:
         shape, whole, real = self._filled(feed, rows, 0, 0, 1.0)
         self.model.train()
@@ -195,7 +201,8 @@ class GraphStepper(FusedStepper):
             wide = self.loss.task.outputs if self.loss.task.kind == "multilabel" else 1
             wholes, reals = 2 * places + 6 + 5 * tokens + 1, 3 + places * (1 + wide)
             buffer = torch.zeros(wholes + -(-reals // 2), dtype=torch.int64, device=self.hardware.device)
-            stages = [Stage(torch.zeros_like(buffer, device="cpu").pin_memory(), _cuda.Event()) for _ in range(STAGES)]
+            pinned = torch.zeros(STAGES, len(buffer), dtype=torch.int64).pin_memory()
+            stages = [Stage(part, _cuda.Event()) for part in pinned]
             real = buffer[wholes:].view(torch.float32)[:reals]
             self.captured[shape] = Captured(shape, buffer, buffer[:wholes], real, stages)
         captured = self.captured[shape]
@@ -224,9 +231,18 @@ class GraphStepper(FusedStepper):
             work()
         torch.cuda.current_stream().wait_stream(self.main)
         graph = torch.cuda.CUDAGraph()
-        # Other threads may go on meanwhile: one writes checkpoints, one of NCCL's asks for its events.
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.main, capture_error_mode="thread_local"):
-            work()
+        torch.cuda.synchronize()
+        free, total = torch.cuda.mem_get_info(self.hardware.device)
+        if free < total // 4:  # nothing can be given back while a graph is captured
+            torch.cuda.empty_cache()
+        # Not by `torch.cuda.graph`, which does so every time: what it gives back must be asked for again.
+        with torch.cuda.stream(self.main):
+            # Other threads may go on meanwhile: one writes checkpoints, one of NCCL's asks for its events.
+            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            try:
+                work()
+            finally:
+                graph.capture_end()
         captured.graphs[part] = graph
         for target, source in zip(window, before, strict=True):
             target.copy_(source)
