@@ -99,6 +99,7 @@ class GraphStepper(FusedStepper):
             shape, whole, real = self._filled(feed, part, step, micro, weight)
             kind = (micro == 0, micro == len(parts) - 1 and self.synchronized is None)
             self._replay(self._prepared(shape, kind), kind, whole, real)
+            self.pending = None  # the first replay has done it: a step that fails later must not do it again
         if self.synchronized is not None:
             self._sum_over_processes(self.synchronized, step, computed=len(parts) > 0)
         self.pending = (rate, *corrections(self.rule, step + 1))

@@ -97,6 +97,7 @@ class CudaUpdate:
                 mark()
             self._other_words(rates, words)
             self._zero_embeddings()
+            self.scale.fill_(-1.0)
             mark()
         return ready
 
