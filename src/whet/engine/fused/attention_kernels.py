@@ -14,13 +14,11 @@ LONGEST = tl.constexpr(128)
 
 
 @triton.jit
-def _span(offsets, row, FIRST: tl.constexpr):
+def _span(offsets, row, first):
     """Where a row's keys begin, how many they are, and the same for its queries: one a row, or one a token."""
     begin = tl.load(offsets + row)
     length = tl.load(offsets + row + 1) - begin
-    if FIRST:
-        return begin, length, row, 1
-    return begin, length, begin, length
+    return begin, length, tl.where(first > 0, row, begin), tl.where(first > 0, 1, length)
 
 
 @triton.jit
@@ -29,7 +27,7 @@ def _staying(seed_at, key, rate, query, head, place, HEADS: tl.constexpr):
     return kept(seed_at, key, ((query * HEADS + head) * LONGEST)[:, None] + place[None, :], rate)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["key", "first"])
 def attend(
     queries,
     keys,
@@ -43,21 +41,21 @@ def attend(
     scale,
     query_stride,
     key_stride,
+    first,
     HEADS: tl.constexpr,
     HEAD: tl.constexpr,
     BLOCK: tl.constexpr,
-    FIRST: tl.constexpr,
     DROP: tl.constexpr,
 ):
     """One block of queries of one row and head: dropout(softmax(q kᵀ)) v, and the logarithm of softmax's sums."""
     row, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
-    begin, length, asked, count = _span(offsets, row, FIRST)
-    first = tl.program_id(1) * BLOCK
-    if first < count:
+    begin, length, asked, count = _span(offsets, row, first)
+    mine = tl.program_id(1) * BLOCK
+    if mine < count:
         at, depth = tl.arange(0, BLOCK), tl.arange(0, HEAD)
         column = head * HEAD + depth
-        query = asked + first + at
-        there = first + at < count
+        query = asked + mine + at
+        there = mine + at < count
         q = tl.load(queries + query[:, None] * query_stride + column[None, :], there[:, None], 0.0)
         highest = tl.full((BLOCK,), float("-inf"), tl.float32)
         total = tl.zeros((BLOCK,), tl.float32)
@@ -112,7 +110,7 @@ def _slopes(
     return met.to(q.dtype), (share * (through - delta[:, None]) * scale).to(q.dtype)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["key", "first"])
 def attend_backward(
     queries,
     keys,
@@ -133,11 +131,11 @@ def attend_backward(
     scale,
     query_stride,
     key_stride,
+    first,
     partial_stride,
     HEADS: tl.constexpr,
     HEAD: tl.constexpr,
     BLOCK: tl.constexpr,
-    FIRST: tl.constexpr,
     DROP: tl.constexpr,
 ):
     """One block of one row and head: gradients of its keys and values; or of its queries.
@@ -146,7 +144,7 @@ def attend_backward(
     of the programs in the second dimension of the grid.
     """
     row, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
-    begin, length, asked, count = _span(offsets, row, FIRST)
+    begin, length, asked, count = _span(offsets, row, first)
     blocks = tl.num_programs(1) // 2
     block, for_queries = tl.program_id(1) % blocks, tl.program_id(1) >= blocks
     mine = block * BLOCK
@@ -175,10 +173,9 @@ def attend_backward(
                 )  # fmt: skip
                 for_query += tl.dot(slope, k)
             tl.store(d_queries + query[:, None] * query_stride + column[None, :], for_query, there[:, None])
-        if not FIRST:
-            # Of a row of one block, the program of the keys writes it.
-            long_or_later = column * 0 + length + block * BLOCK > BLOCK
-            tl.store(partial_queries + partial, tl.sum(for_query, 0), long_or_later)
+        # Of a row of one block, the program of the keys writes it; where there is one query a row, nobody asks.
+        long_or_later = column * 0 + (length + block * BLOCK) * (1 - first) > BLOCK
+        tl.store(partial_queries + partial, tl.sum(for_query, 0), long_or_later)
     else:
         for_key = tl.zeros((BLOCK, HEAD), tl.float32)
         for_value = tl.zeros((BLOCK, HEAD), tl.float32)
@@ -205,8 +202,7 @@ def attend_backward(
                 if length <= BLOCK:
                     for_query = tl.dot(slope, k)
                     tl.store(d_queries + query[:, None] * query_stride + column[None, :], for_query, there[:, None])
-                    if not FIRST:
-                        tl.store(partial_queries + partial, tl.sum(for_query, 0))
+                    tl.store(partial_queries + partial, tl.sum(for_query, 0), column * 0 + first < 1)
             tl.store(d_keys + here, for_key, (place < length)[:, None])
             tl.store(d_values + here, for_value, (place < length)[:, None])
         # Keys that are not there have gradients of zero.

@@ -4,7 +4,8 @@ Sums over tokens (gradients of biases and norms) are written as partial sums by 
 last kernel, in a fixed order: the same bits every time. Dropout masks are not stored: a mask is a function of the
 step's seed, the place in the model and the element, and is drawn again in the backward pass.
 
-Attention over short rows is in attention_kernels.py, the update in update_kernels.py.
+Numbers that differ from layer to layer are not specialised on: Triton would compile a kernel again for 1 and for every
+multiple of 16. Attention over short rows is in attention_kernels.py, the update in update_kernels.py.
 """
 
 # Triton reads the types of constants off annotations and the code off this file: no `from __future__` here.
@@ -36,7 +37,7 @@ def kept(seed_at, key, element, rate):
     return (mixed >> 8).to(tl.float32) * (1.0 / 16777216.0) >= rate
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["key"])
 def norm_forward(
     x,
     bias,
@@ -76,7 +77,7 @@ def norm_forward(
     tl.store(rstd + row, scale)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["key", "rows"])
 def norm_backward(
     d_y,
     total,
@@ -177,7 +178,7 @@ def embed_forward(
     tl.store(rstd + row, scale)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def embed_backward(
     d_y,
     total,
@@ -236,7 +237,7 @@ def sum_by_word(d_total, order, starts, ids, into, WIDTH: tl.constexpr, BLOCK: t
         tl.store(target, total, inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def sum_by_position(
     d_total, offsets, into, rows, SHIFT: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr
 ):
@@ -255,7 +256,7 @@ def sum_by_position(
     tl.store(target, total, inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def sum_by_type(
     d_total, types, into, tokens, WIDTH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr
 ):
@@ -305,7 +306,7 @@ def activate_forward(x, bias, y, elements, WIDTH: tl.constexpr, BLOCK: tl.conste
     tl.store(y + element, result, inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def activate_backward(
     d_y,
     x,

@@ -243,7 +243,8 @@ class CudaPieces:
     ) -> tuple[Tensor, Any]:
         rows, width = x.shape
         y, total = torch.empty_like(x), torch.empty_like(x)
-        mean, rstd = torch.empty(2, rows, device=self.device)
+        # Each begins where loads are aligned, also for a few rows: else the kernels are compiled once more.
+        mean, rstd = torch.empty(2, -(-rows // 4) * 4, device=self.device)
         kernels.norm_forward[(rows,)](
             x, bias, residual, *weights, y, total, mean, rstd, self.seed, key, rate, shape.epsilon,
             WIDTH=width, BLOCK=_block(width), DROP=self._drops(rate),

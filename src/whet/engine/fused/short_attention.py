@@ -53,8 +53,8 @@ def short_attention(
     context = torch.empty(queries.shape[0], hidden, dtype=queries.dtype, device=queries.device)
     logsum = torch.empty(queries.shape[0], shape.heads, device=queries.device)
     blocks = -(-longest // BLOCK)
-    numbers = (*drawn, shape.width**-0.5, queries.stride(0), keys.stride(0))
-    options = {"HEADS": shape.heads, "HEAD": shape.width, "BLOCK": BLOCK, "FIRST": first, "DROP": drawn[2] > 0}
+    numbers = (*drawn, shape.width**-0.5, queries.stride(0), keys.stride(0), int(first))
+    options = {"HEADS": shape.heads, "HEAD": shape.width, "BLOCK": BLOCK, "DROP": drawn[2] > 0}
     options |= {"num_stages": 1, "num_warps": WARPS}  # loops of one or two turns: nothing to fetch ahead
     kernels.attend[(rows * shape.heads, 1 if first else blocks)](
         queries, keys, values, context, logsum, offsets, *numbers, **options
