@@ -114,7 +114,7 @@ def _verdict(records: list[Record]) -> str:
         from whet.runs.verdict import verdict_of
 
         verdict = verdict_of(records)
-        return " ".join(part for part in (verdict.sentence, verdict.baseline, verdict.advice) if part)
+        return " ".join(part for part in (verdict.sentence, verdict.doubt, verdict.baseline, verdict.advice) if part)
     said = [record.sentence for record in records if isinstance(record, Finding) and record.about == "verdict"]
     return said[-1] if said else ""
 

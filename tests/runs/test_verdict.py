@@ -150,6 +150,16 @@ def test_a_clear_curve_is_surer_than_a_borderline_one() -> None:
     assert unsure.confidence < judge(OVERFITTED).confidence
 
 
+def test_a_verdict_that_its_own_noise_speaks_against_names_the_other_one() -> None:
+    evaluation = [0.729, 0.503, 0.509, 0.407, 0.454, 0.402, 0.398, 0.339]
+    training = [0.7, 0.58, 0.497, 0.44, 0.401, 0.372, 0.352, 0.336]
+    found = judge(plain(evaluation, training, [0.618, 0.652, 0.652, 0.698, 0.719, 0.757, 0.776, 0.839]))
+    assert (found.verdict, found.confidence < 0.5) == ("healthy", True)
+    assert "is called erratic 18 times of 30" in found.doubt
+    assert found.doubt in found.lines()
+    assert judge(OVERFITTED).doubt == ""
+
+
 def test_without_training_loss_a_curve_is_still_judged() -> None:
     assert judge(dataclasses.replace(OVERFITTED, training=None)).verdict == "overfitting"
 

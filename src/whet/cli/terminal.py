@@ -105,7 +105,7 @@ def show_result(run: Run) -> None:
             _show(split, ", ".join(shown))
     if majority:
         _show("majority", f"{majority['metric']} {majority['value']:.4f} (always {majority['label']!r})")
-    said = " ".join(line for line in (verdict["sentence"], verdict["baseline"], verdict["advice"]) if line)
+    said = " ".join(verdict[part] for part in ("sentence", "doubt", "baseline", "advice") if verdict[part])
     _show("verdict", said)
     _show("run", str(run.path))
     if (run.path / "report.html").is_file():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,6 +52,8 @@ class Verdict:
     confidence: float
     """From 0 to 1: how often the curve, replayed with its own noise, is judged the same."""
     numbers: dict[str, float | None] = field(default_factory=dict)
+    doubt: str = ""
+    """Names the verdict that the replays come to more often than to this one, where there is such; else empty."""
     advice: str = ""
     baseline: str = ""
     """Says so where the score is no better than the commonest answer's, whatever the verdict; else empty."""
@@ -62,7 +65,8 @@ class Verdict:
 
     def lines(self) -> list[str]:
         """For a terminal."""
-        said = [self.sentence, self.baseline, self.advice, *(f"Assumed: {guess}." for guess in self.assumed)]
+        said = [self.sentence, self.doubt, self.baseline, self.advice]
+        said += [f"Assumed: {guess}." for guess in self.assumed]
         return [line for line in said if line]
 
 
@@ -75,11 +79,13 @@ def judge(seen: Observed) -> Verdict:
     """The first rule that fits, with what it saw."""
     signs = Signs(seen)
     call = first_call(signs)
+    replayed = _replays(signs)
     return Verdict(
         verdict=call.verdict,
         sentence=call.sentence,
         step=int(seen.steps[call.at]) if len(seen.steps) else seen.broke or 0,
-        confidence=_confidence(signs, call),
+        confidence=_confidence(signs, call, replayed),
+        doubt=_doubt(call, replayed),
         numbers=_numbers(signs, call),
         advice=call.advice,
         baseline=baseline(signs),
@@ -205,13 +211,26 @@ def _broke(records: Sequence[Record]) -> int | None:
     return None
 
 
-def _confidence(s: Signs, call: Call) -> float:
-    """The share of replays, each with the curve's own noise on top, that come to the same verdict."""
+def _replays(s: Signs) -> Counter[str]:
+    """What the curve is called when it is replayed, each time with its own noise on top."""
     if s.count < ENOUGH or not s.finite:
-        return 1.0
+        return Counter()
     rng = np.random.default_rng(0)
-    same = sum(first_call(Signs(_replayed(s, rng))).verdict == call.verdict for _ in range(_REPLAYS))
-    share = (same + 1) / (_REPLAYS + 2) * s.count / (s.count + 1)
+    return Counter(first_call(Signs(_replayed(s, rng))).verdict for _ in range(_REPLAYS))
+
+
+def _doubt(call: Call, replayed: Counter[str]) -> str:
+    other, times = next(iter(replayed.most_common(1)), (call.verdict, 0))
+    if other == call.verdict or times <= replayed[call.verdict]:
+        return ""
+    return f"Unsure: with its own noise on top, this curve is called {other} {times} times of {_REPLAYS}."
+
+
+def _confidence(s: Signs, call: Call, replayed: Counter[str]) -> float:
+    """The share of replays that come to the same verdict."""
+    if not replayed:
+        return 1.0
+    share = (replayed[call.verdict] + 1) / (_REPLAYS + 2) * s.count / (s.count + 1)
     doubt = (1.0 if s.seen.probe else 0.85) * (0.85 if s.seen.assumed else 1.0)
     return round(min(share, call.certainty) * doubt, 2)
 

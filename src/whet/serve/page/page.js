@@ -136,6 +136,7 @@
       const advice = element("p", "", `${verdict.advice} `);
       advice.append(element("span", "soft small", `Confidence ${share(verdict.confidence)}.`));
       const lines = [element("p", "sentence", verdict.sentence)];
+      if (verdict.doubt) lines.push(element("p", "", verdict.doubt));
       if (verdict.baseline) lines.push(element("p", "", verdict.baseline));
       card.replaceChildren(...lines, advice);
     }
