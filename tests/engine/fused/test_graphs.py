@@ -75,6 +75,14 @@ def test_fifty_replayed_steps_have_the_losses_of_eager_ones(family: str) -> None
     np.testing.assert_allclose(replayed.losses(), eager.losses(), atol=0.03)
 
 
+def test_flash_attention_takes_over_where_rows_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    from whet.engine.fused import pieces_cuda  # needs Triton, which machines without a GPU may lack
+
+    eager = Training("float32").losses()
+    monkeypatch.setattr(pieces_cuda, "fits", lambda *_: False)
+    np.testing.assert_allclose(Training("bf16").losses(), eager, atol=0.03)
+
+
 def test_micro_batches_add_up_to_the_step() -> None:
     np.testing.assert_allclose(Training("bf16", rows=3).losses(), Training("bf16").losses(), atol=0.03)
 
