@@ -80,12 +80,13 @@ def main() -> None:
     parser.add_argument("source")
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=42)
     chosen = parser.parse_args()
     job = stock_job(chosen.source, chosen.model)
     found: dict[str, list[dict[str, float]]] = {"stock float32": [], "whet": []}
     print("| seed | stock accuracy | stock F1 | whet accuracy | whet F1 |\n|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
-        for seed in range(42, 42 + chosen.seeds):
+        for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds):
             found["stock float32"].append(trained_by_stock(job, seed, Path(scratch)))
             found["whet"].append(trained_by_whet(chosen.source, chosen.model, seed, Path(scratch)))
             row = [value for name in found for value in found[name][-1].values()]
