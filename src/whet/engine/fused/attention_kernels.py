@@ -110,6 +110,19 @@ def _slopes(
     return met.to(q.dtype), (share * (through - delta[:, None]) * scale).to(q.dtype)
 
 
+@triton.jit
+def _asked(
+    queries, context, d_context, logsum, query, there, head, column, stride, HEADS: tl.constexpr, HEAD: tl.constexpr
+):
+    """A block of queries with the gradients of their answers, and what their softmax needs to be undone."""
+    q = tl.load(queries + query[:, None] * stride + column[None, :], there[:, None], 0.0)
+    element = query[:, None] * (HEADS * HEAD) + column[None, :]
+    gradient = tl.load(d_context + element, there[:, None], 0.0)
+    answer = tl.load(context + element, there[:, None], 0.0)
+    delta = tl.sum(gradient.to(tl.float32) * answer.to(tl.float32), 1)
+    return q, gradient, delta, tl.load(logsum + query * HEADS + head, there, 0.0)
+
+
 @triton.jit(do_not_specialize=["key", "first"])
 def attend_backward(
     queries,
@@ -150,17 +163,14 @@ def attend_backward(
     mine = block * BLOCK
     at, depth = tl.arange(0, BLOCK), tl.arange(0, HEAD)
     column = head * HEAD + depth
-    for_query = tl.zeros((BLOCK, HEAD), tl.float32)
     partial = (row * blocks + block) * partial_stride + column
     if for_queries:
+        for_query = tl.zeros((BLOCK, HEAD), tl.float32)
         if (length > BLOCK) & (mine < count):
             query, there = asked + mine + at, mine + at < count
-            q = tl.load(queries + query[:, None] * query_stride + column[None, :], there[:, None], 0.0)
-            element = query[:, None] * (HEADS * HEAD) + column[None, :]
-            gradient = tl.load(d_context + element, there[:, None], 0.0)
-            answer = tl.load(context + element, there[:, None], 0.0)
-            delta = tl.sum(gradient.to(tl.float32) * answer.to(tl.float32), 1)
-            sums = tl.load(logsum + query * HEADS + head, there, 0.0)
+            q, gradient, delta, sums = _asked(
+                queries, context, d_context, logsum, query, there, head, column, query_stride, HEADS, HEAD
+            )
             for start in range(0, length, BLOCK):
                 place = start + at
                 here = (begin + place)[:, None] * key_stride + column[None, :]
@@ -186,12 +196,9 @@ def attend_backward(
             v = tl.load(values + here, (place < length)[:, None], 0.0)
             for start in range(0, count, BLOCK):
                 query, there = asked + start + at, start + at < count
-                q = tl.load(queries + query[:, None] * query_stride + column[None, :], there[:, None], 0.0)
-                element = query[:, None] * (HEADS * HEAD) + column[None, :]
-                gradient = tl.load(d_context + element, there[:, None], 0.0)
-                answer = tl.load(context + element, there[:, None], 0.0)
-                delta = tl.sum(gradient.to(tl.float32) * answer.to(tl.float32), 1)
-                sums = tl.load(logsum + query * HEADS + head, there, 0.0)
+                q, gradient, delta, sums = _asked(
+                    queries, context, d_context, logsum, query, there, head, column, query_stride, HEADS, HEAD
+                )
                 valid = there[:, None] & (place < length)[None, :]
                 met, slope = _slopes(
                     q, k, v, gradient, sums, delta, valid, scale,
@@ -200,9 +207,9 @@ def attend_backward(
                 for_value += tl.dot(tl.trans(met), gradient)
                 for_key += tl.dot(tl.trans(slope), q)
                 if length <= BLOCK:
-                    for_query = tl.dot(slope, k)
-                    tl.store(d_queries + query[:, None] * query_stride + column[None, :], for_query, there[:, None])
-                    tl.store(partial_queries + partial, tl.sum(for_query, 0), column * 0 + first < 1)
+                    alone = tl.dot(slope, k)
+                    tl.store(d_queries + query[:, None] * query_stride + column[None, :], alone, there[:, None])
+                    tl.store(partial_queries + partial, tl.sum(alone, 0), column * 0 + first < 1)
             tl.store(d_keys + here, for_key, (place < length)[:, None])
             tl.store(d_values + here, for_value, (place < length)[:, None])
         # Keys that are not there have gradients of zero.
