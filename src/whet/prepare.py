@@ -125,7 +125,6 @@ def make_job(prepared: Prepared, say: Say, ranks: Ranks | None = None, *, dropou
     weights = balanced_weights(task, labels) if train.class_weights == "balanced" else None
     loss = Loss(task, weights, train.label_smoothing)
     ranks = ranks or Ranks()
-    network, stepper = choose_path(model, loss, train, hardware, list(prepared.tokens.values()), ranks)
     tokens = prepared.tokens["train"]
     order = Order(
         rows=len(tokens),
@@ -134,6 +133,7 @@ def make_job(prepared: Prepared, say: Say, ranks: Ranks | None = None, *, dropou
         kind=train.order,
         lengths=tokens.lengths,
     )
+    network, stepper = choose_path(model, loss, train, hardware, list(prepared.tokens.values()), ranks, order)
     total = train.max_steps or max(1, round(train.epochs * order.steps_per_epoch))
     metric = choose_metric(config.evaluate.metric, task.kind)
     return Job(

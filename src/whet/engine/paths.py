@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from whet.config import TrainConfig
+from whet.data.batches import Order, pack
 from whet.data.tokens import Tokens
 from whet.engine.devices import Hardware
 from whet.engine.feed import Batch, Network
@@ -21,21 +22,37 @@ from whet.engine.ranks import Ranks
 from whet.engine.step import Stepper
 
 CHUNK = 10_000_000
+LOOK_AHEAD = 1_000_000
 ALONE = Ranks()
 
 
 def choose_path(
-    model: Any, loss: Loss, config: TrainConfig, hardware: Hardware, tokens: Sequence[Tokens], ranks: Ranks = ALONE
+    model: Any,
+    loss: Loss,
+    config: TrainConfig,
+    hardware: Hardware,
+    tokens: Sequence[Tokens],
+    ranks: Ranks = ALONE,
+    order: Order | None = None,
 ) -> tuple[Network, Stepper]:
-    """A network and the stepper that trains it; `tokens` are all the rows it will ever see."""
-    network, stepper = _choose_path(model, loss, config, hardware, tokens, ranks)
+    """A network and the stepper that trains it.
+
+    `tokens` are all the rows it will ever see, the ones to train on first; `order` is theirs.
+    """
+    network, stepper = _choose_path(model, loss, config, hardware, tokens, ranks, order)
     if ranks.world > 1:
         stepper.rank, stepper.synchronized = ranks.rank, ranks.sum_in_place
     return network, stepper
 
 
 def _choose_path(
-    model: Any, loss: Loss, config: TrainConfig, hardware: Hardware, tokens: Sequence[Tokens], ranks: Ranks
+    model: Any,
+    loss: Loss,
+    config: TrainConfig,
+    hardware: Hardware,
+    tokens: Sequence[Tokens],
+    ranks: Ranks,
+    order: Order | None,
 ) -> tuple[Network, Stepper]:
     if config.shard:
         return _sharded(model, loss, config, hardware, ranks)
@@ -43,7 +60,7 @@ def _choose_path(
     if not reason:
         from whet.engine.fused.step import FusedNetwork, FusedStepper
 
-        used = used_ids(tokens, model.config.vocab_size)
+        used = used_ids(tokens, model.config.vocab_size, order)
         room = (config.batch_size, most_tokens(tokens[0], config.batch_size))
         fused = FusedNetwork(model, hardware, used, decay=config.weight_decay > 0, seed=config.seed, most=room)
         if hardware.device.type == "cuda":
@@ -89,13 +106,33 @@ def choose_network(model: Any, hardware: Hardware) -> Network:
     return FusedNetwork(model, hardware, training=False)
 
 
-def used_ids(tokens: Sequence[Tokens], vocabulary: int) -> np.ndarray[Any, Any]:
-    """Every token id that occurs, in order. Read in pieces: a large table is mapped from disk."""
+def used_ids(tokens: Sequence[Tokens], vocabulary: int, order: Order | None = None) -> np.ndarray[Any, Any]:
+    """Every token id that occurs. Read in pieces: a large table is mapped from disk.
+
+    With the order of training, ids stand in the order in which it meets them, as far as a look ahead goes: then those
+    that were never met are the last ones.
+    """
     seen = np.zeros(vocabulary, dtype=bool)
     for table in tokens:
         for start in range(0, len(table.ids), CHUNK):
             seen[table.ids[start : start + CHUNK]] = True
-    return np.flatnonzero(seen)
+    found = np.flatnonzero(seen)
+    if order is None:
+        return found
+    ids, where = np.unique(_soon(tokens[0], order), return_index=True)
+    early = ids[np.argsort(where)]
+    return np.concatenate([early, np.setdiff1d(found, early, assume_unique=True)])
+
+
+def _soon(tokens: Tokens, order: Order) -> np.ndarray[Any, Any]:
+    """Token ids of the first epoch in training order, at most about so many."""
+    parts, count = [np.zeros(0, dtype=np.int64)], 0
+    for index in range(order.steps_per_epoch):
+        parts.append(pack(tokens, order.batch(0, index)).input_ids)
+        count += len(parts[-1])
+        if count > LOOK_AHEAD:
+            break
+    return np.concatenate(parts)
 
 
 def most_tokens(tokens: Tokens, rows: int) -> int:

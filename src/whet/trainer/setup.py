@@ -137,7 +137,7 @@ def _by_tokens(trainer: Trainer, tokens: Tokens, task: Task) -> Setup:
         seen = [tokens, *trainer.evaluation_tokens()]
         # A process computes at most its micro-batch at once; the configuration counts the rows of all.
         own = dataclasses.replace(args.to_config().train, batch_size=args.per_device_train_batch_size)
-        network, stepper = choose_path(model, loss, own, hardware, seen, trainer.ranks)
+        network, stepper = choose_path(model, loss, own, hardware, seen, trainer.ranks, order)
         return Setup(TokenFeed(tokens, order, network, loss), network, task, tokens, lambda: stepper, stepper)
     network = Network(model, hardware.device, packed=not (args.gradient_checkpointing or _hooked(model)))
     network.why = "; ".join(filter(None, (reason, network.why_padded)))

@@ -10,13 +10,16 @@ import torch
 
 from tests.conftest import random_tokens, small_model
 from whet.config import TrainConfig
-from whet.data.batches import Order
+from whet.data.batches import Order, pack
 from whet.data.columns import Task
+from whet.engine import paths
 from whet.engine.devices import Hardware
 from whet.engine.feed import Network, TokenFeed
+from whet.engine.fused import adamw
 from whet.engine.fused.step import FusedNetwork, FusedStepper
 from whet.engine.losses import Loss
 from whet.engine.optim import make_adamw
+from whet.engine.paths import choose_path
 from whet.engine.step import Stepper
 
 CPU = torch.device("cpu")
@@ -94,6 +97,43 @@ def test_training_equals_the_general_path(settings: dict[str, Any]) -> None:
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
     for name in expected:
         torch.testing.assert_close(weights[name], expected[name], rtol=2e-3, atol=2e-5, msg=name)
+
+
+def test_words_that_training_has_not_met_cost_nothing_and_stay_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trained(order: Order | None) -> tuple[dict[str, torch.Tensor], Any, int]:
+        tokens, loss = tokens_for("bert", rows=20), Loss(TASK)
+        config = TrainConfig(learning_rate=1e-3, batch_size=2, clip=0.0)
+        model = small_model("bert", width=64)
+        network, stepper = choose_path(model, loss, config, FLOAT32, [tokens], order=order)
+        assert isinstance(network, FusedNetwork)
+        feed, updated = TokenFeed(tokens, Order(rows=20, batch_size=2, seed=0), network, loss), 0
+
+        def counted(*lists: Any, **named: Any) -> None:
+            nonlocal updated
+            updated += lists[0][0].numel()
+            update(*lists, **named)
+
+        monkeypatch.setattr(torch, "_fused_adamw_", counted)
+        for step in range(4):
+            rows = feed.order.at(step)
+            stepper(step, feed, rows, rows, 1e-3)
+        return stepper.tensors()["model"], network, updated
+
+    update = torch._fused_adamw_
+    monkeypatch.setattr(adamw, "CHUNK", 256)
+    expected, _, all_elements = trained(None)
+    weights, network, updated = trained(Order(rows=20, batch_size=2, seed=0))
+    assert network.words_seen < len(network.flat.used)
+    assert updated < all_elements
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+
+
+def test_ids_stand_in_the_order_in_which_training_meets_them() -> None:
+    tokens, order = tokens_for("bert", rows=20), Order(rows=20, batch_size=2, seed=0)
+    ids = paths.used_ids([tokens], 400, order)
+    assert sorted(ids) == sorted(set(tokens.ids.tolist()))
+    first = [int(token) for index in range(3) for token in pack(tokens, order.batch(0, index)).input_ids]
+    assert ids[: len(set(first))].tolist() == list(dict.fromkeys(first))
 
 
 def test_training_with_dropout_repeats_itself_to_the_bit() -> None:

@@ -31,19 +31,26 @@ CHUNK = 1 << 18
 """Elements at a time on the CPU: a float32 copy of so many gradients stays in its caches."""
 
 
-def norm_of_gradients(flat: FlatModel) -> Tensor:
-    """The global norm; each chunk is squared and summed in float32, chunks are added up in float64."""
+def norm_of_gradients(flat: FlatModel, idle: range = range(0)) -> Tensor:
+    """The global norm; each chunk is squared and summed in float32, chunks are added up in float64.
+
+    `idle` are matrix elements that never had a gradient: a chunk of them would add zero.
+    """
     total = 0.0
     scratch = torch.empty(CHUNK)
     for group in flat.groups():
         for start in range(0, group.size, CHUNK):
+            if group is flat.matrices and _within(start, min(start + CHUNK, group.size), idle):
+                continue
             gradient = _in_float32(group.gradient[start : start + CHUNK], scratch)
             total += float(torch.dot(gradient, gradient))
     return torch.tensor(math.sqrt(total) if math.isfinite(total) else total)
 
 
-def update_on_cpu(flat: FlatModel, rule: AdamW, step: int, rate: float, scale: float) -> None:
+def update_on_cpu(flat: FlatModel, rule: AdamW, step: int, rate: float, scale: float, idle: range = range(0)) -> None:
     """Step number `step`, counted from 1; gradients are taken times `scale`.
+
+    `idle` are matrix elements without gradient, moments or decay: they stay as they are.
 
     torch's own fused kernel, chunk by chunk: the gradient's float32 copy and the weights that go into the compute
     copy never leave the caches in between.
@@ -52,6 +59,8 @@ def update_on_cpu(flat: FlatModel, rule: AdamW, step: int, rate: float, scale: f
     number, inverse = torch.tensor(float(step)), None if scale == 1.0 else torch.tensor(1.0 / scale)
     for group in flat.groups():
         for start, end, decay in _spans(group, rule.weight_decay):
+            if group is flat.matrices and _within(start, end, idle):
+                continue
             part = slice(start, end)
             torch._fused_adamw_(
                 [group.master[part]],
@@ -72,6 +81,10 @@ def update_on_cpu(flat: FlatModel, rule: AdamW, step: int, rate: float, scale: f
             if group.compute is not group.master and start < group.computes_until:
                 last = min(end, group.computes_until)
                 group.compute[start:last].copy_(group.master[start:last])
+
+
+def _within(start: int, end: int, idle: range) -> bool:
+    return idle.start <= start and end <= idle.stop
 
 
 def _spans(group: Group, decay: float) -> Iterator[tuple[int, int, float]]:

@@ -124,6 +124,18 @@ class FlatModel:
     def has(self, name: str) -> bool:
         return self.prefix + name in self.named
 
+    def words_from(self, row: int) -> range:
+        """The elements of the word embedding from this row on, in the group of the matrices."""
+        start, shape = self.matrices.places[self.word]
+        return range(start + row * shape[1], start + shape.numel())
+
+    def words_with_moments(self) -> int:
+        """One more than the last row of the word embedding that ever had a gradient."""
+        matrices = self.matrices
+        first, second = (matrices.view(buffer, self.word) for buffer in (matrices.first, matrices.second))
+        rows = torch.nonzero((first != 0).any(1) | (second != 0).any(1))
+        return int(rows[-1]) + 1 if len(rows) else 0
+
     def write_back(self) -> None:
         """Word rows into the module's own embedding; every other parameter is a view already."""
         if len(self.used) == self.named[self.word].shape[0]:

@@ -56,6 +56,8 @@ class FusedNetwork(Network):
         self.encoder = Encoder(self.flat, shape_of(model), self.pieces)
         self.add = False
         self.why = ""
+        self.words_seen = 0
+        """Rows of the word embedding up to here may have had a gradient; those behind never did. Kept on the CPU."""
         self.settle: Callable[[], None] = lambda: None
         """Finishes an update that is still to be done, before the weights are read."""
 
@@ -80,6 +82,8 @@ class FusedNetwork(Network):
     def logits(self, batch: Batch) -> Tensor:
         training = self.model.training and torch.is_grad_enabled()
         self.settle()
+        if training and self.device.type == "cpu":
+            self.words_seen = max(self.words_seen, int(batch.inputs["input_ids"].max()) + 1)
         hidden = self.encoder.first_hidden(self._inputs(batch), training=training, add=self.add)
         return head_logits(self.model, hidden)
 
@@ -211,11 +215,19 @@ class FusedStepper(Stepper):
             raise ArtifactError(f"The checkpoint and this model differ in the optimizer state of {name!r}.")
         for name, tensor in own.items():
             tensor.copy_(saved[name])
+        self.network.words_seen = flat.words_with_moments()
 
     def _update(self, step: int, loss: Tensor, rate: float) -> None:
-        norm = norm_of_gradients(self.network.flat)
+        idle = self._idle()
+        norm = norm_of_gradients(self.network.flat, idle)
         good = self.note(step, loss, norm)
         if bool(good):
             scale = min(1.0, self.clip / (float(norm) + 1e-6)) if self.clip > 0 else 1.0
-            update_on_cpu(self.network.flat, self.rule, step + 1, rate, scale)
+            update_on_cpu(self.network.flat, self.rule, step + 1, rate, scale, idle)
         self.zero()
+
+    def _idle(self) -> range:
+        """Rows of the word embedding that nothing can change: no gradient so far, no decay, no other process."""
+        if self.rule.weight_decay > 0 or self.synchronized is not None:
+            return range(0)
+        return self.network.flat.words_from(self.network.words_seen)
