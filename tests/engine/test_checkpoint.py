@@ -70,6 +70,18 @@ def test_what_is_saved_comes_back_bit_for_bit(tmp_path: Path) -> None:
             assert torch.equal(found.tensors[group][name], tensor)
 
 
+def test_weights_alone_are_loaded_without_the_moments_and_still_proven(tmp_path: Path) -> None:
+    folder = saved(tmp_path, 3)
+    (folder.folder(3) / "optimizer.safetensors").write_bytes(b"damaged")
+    found = folder.load(3, weights_only=True)
+    assert torch.equal(found.tensors["model"]["weight"], checkpoint(3).tensors["model"]["weight"])
+    assert "optimizer" not in found.tensors
+    weights = folder.folder(3) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    with pytest.raises(ArtifactError, match="SHA-256"):
+        folder.load(3, weights_only=True)
+
+
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.uint8])
 def test_the_library_reads_what_is_written(kind: torch.dtype) -> None:
     from safetensors.torch import load as from_bytes

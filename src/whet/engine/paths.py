@@ -60,7 +60,9 @@ def _choose_path(
     if not reason:
         from whet.engine.fused.step import FusedNetwork, FusedStepper
 
-        used = used_ids(tokens, model.config.vocab_size, order)
+        # Only an update on the CPU, alone and without decay, passes over words that it has not met yet.
+        alone = hardware.device.type == "cpu" and config.weight_decay == 0 and ranks.world == 1
+        used = used_ids(tokens, model.config.vocab_size, order if alone else None)
         room = (config.batch_size, most_tokens(tokens[0], config.batch_size))
         fused = FusedNetwork(model, hardware, used, decay=config.weight_decay > 0, seed=config.seed, most=room)
         if hardware.device.type == "cuda":

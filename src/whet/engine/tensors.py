@@ -155,7 +155,7 @@ def safetensors_pieces(tensors: Mapping[str, Tensor]) -> Iterator[Any]:
 
 
 def _bytes_of(flat: Tensor, staging: dict[str, Any]) -> Iterator[Any]:
-    """From a GPU part by part through one pinned buffer: ten times faster than into memory that is new each time."""
+    """From a GPU part by part through one pinned buffer, and not into memory that is new each time."""
     if not flat.is_cuda:
         yield flat.numpy().data
         return

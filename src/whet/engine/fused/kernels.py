@@ -28,8 +28,8 @@ def _mixed(x):
 def kept(seed_at, key, element, rate):
     """Whether an element is kept: evenly, and unlike its neighbours, other places and other steps.
 
-    Two rounds of mixing with a part of the seed before each: a tenth of the work of Triton's own generator, which
-    is made for more than dropout and took a good part of these kernels' time.
+    Two rounds of mixing with a part of the seed before each: four multiplications, where Triton's own generator,
+    which is made for more than dropout, has forty.
     """
     seed = tl.load(seed_at)
     mixed = _mixed(element.to(tl.uint32) ^ seed.to(tl.uint32))
