@@ -3,7 +3,8 @@
 python benchmarks/whole_process.py glue/mrpc --model FOLDER
 
 Three epochs in batches of 8 with three evaluations. whet's first use begins with empty caches (tokens, compiled
-kernels); its second use finds them. The folder holds train, validation and test as parquet with sentence1, sentence2.
+kernels); its second use finds them. Memory is the most that the process had on the host. The folder holds train,
+validation and test as parquet with sentence1, sentence2.
 """
 
 from __future__ import annotations
@@ -54,12 +55,18 @@ trainer.save_model(folder + "/model")
 """
 
 
-def seconds(command: list[str], environment: dict[str, str]) -> float:
-    started = time.perf_counter()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(done.stderr[-2000:])
-    return time.perf_counter() - started
+def measured(command: list[str], environment: dict[str, str]) -> tuple[float, float]:
+    """Seconds from start to end, and the most memory in MB."""
+    with tempfile.TemporaryFile() as said:
+        started = time.perf_counter()
+        process = subprocess.Popen(command, env=environment, stdout=said, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            said.seek(0)
+            sys.exit(said.read()[-2000:].decode(errors="replace"))
+    return seconds, usage.ru_maxrss / 1024
 
 
 def main() -> None:
@@ -75,12 +82,14 @@ def main() -> None:
         settings = ["--batch-size", "8", "--epochs", "3", "--evaluations", "3"]
         whet = [sys.executable, "-m", "whet", "train", chosen.source, "--model", chosen.model, *settings, "--run"]
         found = {
-            "stock": seconds([sys.executable, str(script), chosen.source, chosen.model, scratch + "/out"], environment),
-            "whet, first use": seconds([*whet, scratch + "/first"], environment),
-            "whet, second use": seconds([*whet, scratch + "/second"], environment),
+            "stock": measured(
+                [sys.executable, str(script), chosen.source, chosen.model, scratch + "/out"], environment
+            ),
+            "whet, first use": measured([*whet, scratch + "/first"], environment),
+            "whet, second use": measured([*whet, scratch + "/second"], environment),
         }
-    for name, value in found.items():
-        print(f"{name:<18}{value:7.1f} s   1/{found['stock'] / value:.2f}")
+    for name, (seconds, memory) in found.items():
+        print(f"{name:<18}{seconds:7.1f} s   1/{found['stock'][0] / seconds:.2f}   {memory:,.0f} MB")
 
 
 if __name__ == "__main__":

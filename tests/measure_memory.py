@@ -65,7 +65,7 @@ def work(path: str) -> None:
 
     tokenizer = load_tokenizer("minilm", ModelConfig())
     started = time.monotonic()
-    for split in examples.splits.values():
+    for split in examples.rows.values():
         tokenize(split, tokenizer, max_length=512, task=examples.task, cache=cache_root())
     stage("tokenize", started)
     print(json.dumps(report))

@@ -210,11 +210,9 @@ def _saved_classifier(config: Config, folder: Path) -> str:
 def _texts(config: Config, rows: int) -> list[Any]:
     from whet.data.examples import load_examples
 
-    split = load_examples(config.data.source, config.data).splits["train"]
-    chosen = split[: min(rows, len(split))]
-    if "pair" in chosen:
-        return list(zip(chosen["text"], chosen["pair"], strict=True))
-    return list(chosen["text"])
+    split = load_examples(config.data.source, config.data).rows["train"]
+    texts, pairs = split.column("text")[:rows], split.column("pair")[:rows]
+    return list(zip(texts, pairs, strict=True)) if pairs else texts
 
 
 def seconds(work: Callable[[], None]) -> float:

@@ -104,10 +104,12 @@ class Evaluator:
     def _worst(self, split: str, logits: Array, labels: Array, answers: Array) -> list[dict[str, Any]]:
         """The most wrong rows with their text, so that a page can show them without the data set."""
         examples, task = self.job.prepared.examples, self.job.prepared.examples.task
-        rows = []
+        rows: list[dict[str, Any]] = []
         for index, own in most_wrong(np.asarray(probabilities(task.kind, logits)), labels):
-            example = examples.splits[split][index]
-            shown = {name: example[name][:SHOWN_CHARACTERS] for name in ("text", "pair") if name in example}
+            example = examples.rows[split].row(index)
+            shown: dict[str, Any] = {
+                name: example[name][:SHOWN_CHARACTERS] for name in ("text", "pair") if name in example
+            }
             rows.append(
                 {
                     "row": example["row"],

@@ -132,7 +132,8 @@ def finish(
 ) -> None:
     """The best step's weights, a last look at the test rows, model and predictions.
 
-    Interrupted anywhere in here, it is all done again: training is over and its last checkpoint is whole.
+    The last checkpoint may still be on its way to the disk; the best one, if it is another, is there: a save begins
+    when the one before it is whole. Interrupted anywhere in here, it is all done again.
     """
     best = job.state.best_step if job.state.best_step >= 0 else job.state.step
     if best != job.state.step:
@@ -166,7 +167,7 @@ def _disk_faults(path: Path) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         raise EnvironmentFault(
             f"The model could not be written to {str(path)!r}: {getattr(error, 'strerror', None) or error}.",
-            "The checkpoints are whole. Make room there and run the same command again.",
+            "The checkpoints that were completed are whole. Make room there and run the same command again.",
         ) from None
 
 
@@ -202,16 +203,16 @@ def write_predictions(path: Path, job: Job, logits: dict[str, Array]) -> None:
 def _predictions_table(job: Job, split: str, logits: Array) -> Any:
     import pyarrow as pa
 
-    task, rows = job.prepared.examples.task, job.prepared.examples.splits[split]
+    task, rows = job.prepared.examples.task, job.prepared.examples.rows[split]
     columns: dict[str, Any] = {
         "split": pa.array([split] * len(rows)),
-        "row": pa.array(rows["row"][:], pa.int64()),
-        "text": pa.array(rows["text"][:], pa.large_string()),
+        "row": rows.table.column("row"),
+        "text": rows.table.column("text").cast(pa.large_string()),
     }
     if "pair" in rows.column_names:
-        columns["pair"] = pa.array(rows["pair"][:], pa.large_string())
+        columns["pair"] = rows.table.column("pair").cast(pa.large_string())
     label_type = {"multilabel": pa.list_(pa.float32()), "regression": pa.float32()}.get(task.kind, pa.int64())
-    columns["label"] = pa.array(rows["label"][:] if "label" in rows.column_names else [None] * len(rows), label_type)
+    columns["label"] = pa.array(rows.column("label") or [None] * len(rows), label_type)
     answers, likely = np.asarray(predicted(task.kind, logits)), np.asarray(probabilities(task.kind, logits))
     if task.kind == "multilabel":
         columns["predicted"] = pa.array(list(answers.astype(np.float32)), label_type)

@@ -70,7 +70,7 @@ def read_examples(source: Any, config: Config, say: Say) -> tuple[Examples, Audi
     for finding in report.findings:
         if finding.severity != "note":
             say(f"{finding.severity.capitalize()}: {finding.message}")
-    if "train" not in examples.splits:
+    if "train" not in examples.rows:
         raise DataError(f"{config.data.source!r} has no training rows.")
     return examples, report
 
@@ -87,7 +87,7 @@ def make_tokens(
     refuse_other_tokenizer(config.model.model, tokenizer, model_config)
     limit = length_limit(tokenizer, model_config, config.model.max_length)
     tokens = {}
-    for name, split in examples.splits.items():
+    for name, split in examples.rows.items():
         tokens[name] = tokenize(
             split,
             tokenizer,

@@ -49,6 +49,7 @@ class Recorder:
         try:
             ended = self._train()
             finish(self.folder, self.job, self.checkpoints, self.evaluator, self._append)
+            self.checkpoints.wait()  # the last save went on meanwhile
             self._append(ended)
         except Interrupted:
             self._append(self._end(self.interrupts.reason))
@@ -68,8 +69,9 @@ class Recorder:
             ended = self._loop()
             if ended.reason == "patience":
                 self.say(f"Stopped early at step {ended.step} of {self.job.plan.total_steps}: the score grew no more.")
-            self.checkpoints.wait()
-            self.ranks.wait_for_all()  # the best checkpoint is about to be read by everybody
+            if self.ranks.world > 1:
+                self.checkpoints.wait()
+                self.ranks.wait_for_all()  # the best checkpoint is about to be read by everybody
             return ended
         except Interrupted:
             self._save("interrupted")
@@ -228,8 +230,8 @@ class Recorder:
         step, rows = getattr(error, "step", self.job.state.step), getattr(error, "rows", [])
         if not self.ranks.is_main:
             return
-        split = self.job.prepared.examples.splits[name]
-        found = {"step": step + 1, "message": str(error), "split": name, "rows": [split[int(row)] for row in rows]}
+        split = self.job.prepared.examples.rows[name]
+        found = {"step": step + 1, "message": str(error), "split": name, "rows": [split.row(int(row)) for row in rows]}
         self.folder.write_json("divergence.json", found)
         self.say(f"The {len(rows)} {name} rows are in {self.folder.path / 'divergence.json'}.")
         self._append(self._end("diverged", step))

@@ -19,16 +19,17 @@ def evaluate_model(predictor: Predictor, source: Any, config: DataConfig) -> dic
     task = predictor.task
     examples = load_examples(source, config, labelled=False, task=task)
     results: dict[str, Any] = {}
-    for name, split in examples.splits.items():
-        labels = split["label"][:] if "label" in split.column_names else []
+    for name, split in examples.rows.items():
+        labels = split.column("label")
         known = [index for index, label in enumerate(labels) if label is not None]
         unseen = examples.origin.get("unseen_labels", {}).get(name, {})
         unknown = sum(unseen.values())
         if not known:
             continue
-        rows = split.select(known) if len(known) < len(split) else split
-        pairs = rows["pair"][:] if "pair" in rows.column_names else None
-        logits = predictor.logits(rows["text"][:], pairs)
+        texts, pairs = split.column("text"), split.column("pair")
+        logits = predictor.logits(
+            [texts[index] for index in known], [pairs[index] for index in known] if pairs else None
+        )
         truth = np.asarray([labels[index] for index in known])
         answer = majority(task.kind, truth, truth)
         results[name] = {

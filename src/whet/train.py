@@ -85,9 +85,11 @@ def _train_among(
     with ranks.together(), interrupts.at_once():
         examples, report = read_examples(source, config, say)
     # The data is read; only now the heavy libraries are loaded, which takes longer than most mistakes deserve.
+    from whet.engine.devices import wake
     from whet.estimate import estimate, require_disk
     from whet.run import Run
 
+    wake(config.train.device)
     with ranks.together():
         opened = open_run(config, accept_changes) if ranks.is_main else None
     folder, resuming = ranks.from_main(opened)

@@ -4,8 +4,8 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
@@ -14,6 +14,7 @@ from transformers import BertTokenizerFast, ByT5Tokenizer, PreTrainedTokenizerFa
 from whet.data import encoders, mapped, tokens, words
 from whet.data.columns import Task
 from whet.data.encoders import CallingEncoder, FastEncoder, frame_of, longest_first, private_backend
+from whet.data.split_rows import SplitRows
 from whet.data.tokens import text_fingerprint, tokenize, tokenizer_fingerprint
 from whet.data.words import cut_of
 from whet.errors import UsageError
@@ -70,7 +71,7 @@ def make_split(texts, pairs=None, labels=None):
         columns["pair"] = pairs
     if labels is not None:
         columns["label"] = labels
-    return Dataset.from_dict(columns)
+    return SplitRows(pa.table(columns))
 
 
 def run(split, tokenizer, max_length=32, task=BINARY, cache=None, **settings):
@@ -101,7 +102,7 @@ texts = mixed | st.text(max_size=30)
 def assert_equals_the_tokenizer(tokenizer, first, second, max_length):
     split = make_split(first, second)
     encoder = replace(fast_encoder(tokenizer, second is not None), max_length=max_length)
-    columns = [split.data[name].combine_chunks() for name in split.column_names]
+    columns = [split.table[name].combine_chunks() for name in split.column_names]
     made = encoder(columns[0], columns[1] if second is not None else None)
     expected = tokenizer(first, second, truncation=True, max_length=max_length)
     rows = np.split(made.ids, np.cumsum(made.lengths)[:-1])
@@ -161,7 +162,7 @@ def test_a_tokenizer_in_python_is_called():
     made = run(split, ByT5Tokenizer(), max_length=9)
     expected = [
         ByT5Tokenizer()(*pair, truncation=True, max_length=9)["input_ids"]
-        for pair in zip(*split[:].values(), strict=True)
+        for pair in zip(*split.table.to_pydict().values(), strict=True)
     ]
     assert [made.row(i).tolist() for i in range(2)] == expected
     assert made.types is None
@@ -170,7 +171,7 @@ def test_a_tokenizer_in_python_is_called():
 
 def test_a_fast_way_that_is_wrong_is_not_taken(monkeypatch):
     monkeypatch.setattr(encoders, "longest_first", lambda lengths, room, **_: [part // 2 for part in lengths])
-    column = make_split(["one two three"]).data["text"].combine_chunks()
+    column = make_split(["one two three"]).table["text"].combine_chunks()
     assert isinstance(encoders.choose_encoder(bert(), column, None, 16), CallingEncoder)
     monkeypatch.undo()
     assert isinstance(encoders.choose_encoder(bert(), column, None, 16), FastEncoder)
@@ -225,14 +226,14 @@ def test_what_is_remembered_does_not_show_in_the_result(monkeypatch, known, size
     monkeypatch.setattr(words, "KNOWN_BYTES", size)
     encoder = words.WordEncoder(private_backend(bert()), "spaces")
     for chunk in (["the cat unbelievably", "a cat"], ["a unbelievably big cat", "", "the"], ["big the dogs"]):
-        made = encoder(make_split(chunk).data["text"].combine_chunks())
+        made = encoder(make_split(chunk).table["text"].combine_chunks())
         expected = bert()(chunk, add_special_tokens=False)["input_ids"]
         assert made.ids.tolist() == list(chain.from_iterable(expected))
         assert made.lengths.tolist() == list(map(len, expected))
 
 
 def test_an_empty_split_has_no_tokens():
-    made = run(make_split(["a"]).select([]), bert())
+    made = run(SplitRows(make_split(["a"]).table.slice(1)), bert())
     assert len(made) == len(made.ids) == 0
 
 
@@ -240,10 +241,9 @@ def test_a_text_that_is_missing_counts_as_empty():
     assert run(make_split(["one", None]), bert()).lengths.tolist() == [3, 2]
 
 
-def test_selected_and_formatted_splits_are_read_as_they_stand():
-    split = make_split(["one", "two", "three"], labels=[0, 1, 1]).with_format("numpy").select([2, 0])
-    made = run(split, bert())
-    assert made.row(0).tolist() == bert()("three")["input_ids"]
+def test_a_part_of_a_table_is_read_as_it_stands():
+    made = run(SplitRows(make_split(["one", "two", "three"], labels=[0, 1, 0]).table.slice(1)), bert())
+    assert made.row(1).tolist() == bert()("three")["input_ids"]
     assert made.labels.tolist() == [1, 0]
 
 
@@ -272,7 +272,7 @@ def test_a_pair_has_another_fingerprint_than_its_texts_swapped():
 
 
 def test_the_texts_fingerprint_does_not_see_how_the_rows_are_stored():
-    stored = make_split(["b", "a", "c"]).select([1, 0, 2])
+    stored = SplitRows(pa.concat_tables([make_split(["a"]).table, make_split(["x", "b", "c"]).table.slice(1)]))
     assert text_fingerprint(stored) == text_fingerprint(make_split(["a", "b", "c"], labels=[1, 2, 3]))
 
 
@@ -345,14 +345,12 @@ def test_forgetting_pages_keeps_the_content(tmp_path):
 
 
 def test_texts_in_memory_get_the_tokens_that_a_split_gets() -> None:
-    import datasets
-
     from whet.data.columns import Task
     from whet.data.tokens import TextTokenizer, tokenize
 
     tokenizer = bert()
     texts, pairs = ["A cat sat.", "", "Dogs bark " * 20], ["It sat.", "Alone", "loudly"]
-    split = datasets.Dataset.from_dict({"text": texts, "pair": pairs})
+    split = make_split(texts, pairs)
     expected = tokenize(split, tokenizer, max_length=32, task=Task("binary", ("a", "b")), cache=None)
     found = TextTokenizer(tokenizer, 32)(texts, pairs)
     assert found.ids.tolist() == expected.ids.tolist()

@@ -120,7 +120,7 @@ def _read(source: str, config: DataConfig) -> Given:
     from whet.data.examples import load_examples
 
     try:
-        splits = load_examples(source, config, labelled=False).splits
+        splits = load_examples(source, config, labelled=False).rows
     except DataError as error:
         # Here --text is a text to label.
         error.hint = error.hint.replace("--text", "--text-column").replace("--pair", "--pair-column")
@@ -128,9 +128,9 @@ def _read(source: str, config: DataConfig) -> Given:
     texts: list[str] = []
     pairs: list[str] = []
     for split in splits.values():
-        texts += split["text"][:]
-        pairs += split["pair"][:] if "pair" in split.column_names else []
-    return Given(texts, pairs or None, {name: list(split["row"][:]) for name, split in splits.items()})
+        texts += split.column("text")
+        pairs += split.column("pair")
+    return Given(texts, pairs or None, {name: split.column("row") for name, split in splits.items()})
 
 
 def _own(source: str, config: DataConfig, scratch: Path, output: Path) -> dict[str, list[OwnRows]]:

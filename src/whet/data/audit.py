@@ -107,7 +107,7 @@ class Audit:
 
 def audit(examples: Examples, limits: Limits | None = None) -> Audit:
     """Look at every row of every split once. Neither a model nor a tokenizer is needed."""
-    splits = {name: load_columns(name, split, examples.task) for name, split in examples.splits.items()}
+    splits = {name: load_columns(name, split, examples.task) for name, split in examples.rows.items()}
     same = find_same_texts(splits)
     checks: list[Callable[[], Iterable[Finding]]] = [
         lambda: _leaks(same, examples.origin["splits"]),

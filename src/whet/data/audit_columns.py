@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from whet.data.columns import Task
+from whet.data.split_rows import SplitRows
 from whet.data.text_keys import keys_of, normalised
 
 HEAD_ROWS = 100_000
@@ -102,20 +102,20 @@ def _one(column: Any) -> Any:
     return pa.concat_arrays(chunks) if chunks else pa.array([], pa.large_string())
 
 
-def load_columns(name: str, split: Any, task: Task) -> SplitColumns:
+def load_columns(name: str, split: SplitRows, task: Task) -> SplitColumns:
     """One pass over a split of the examples, into arrays of the right size: nothing is held twice."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
     count = len(split)
-    texts = [column for column in ("text", "pair") if column in split.column_names]
+    texts: list[str] = [column for column in ("text", "pair") if column in split.column_names]
     keys, rows, has_label = np.empty(count, np.uint64), np.empty(count, np.uint32), np.zeros(count, bool)
     words = {column: np.empty(count, np.int32) for column in texts}
     labels = _empty_labels(split, task, count) if "label" in split.column_names else None
     head: list[Any] = []
     done, room = 0, HEAD_BYTES
-    for batch in _batches(split):
+    for batch in split.batches():
         here = slice(done, done + batch.num_rows)
         plain = {column: normalised(batch.column(column)) for column in texts}
         keys[here] = keys_of(plain["text"], plain.get("pair"))
@@ -133,26 +133,13 @@ def load_columns(name: str, split: Any, task: Task) -> SplitColumns:
     return SplitColumns(name, keys, rows, labels, has_label, words, table.slice(0, HEAD_ROWS))
 
 
-def _empty_labels(split: Any, task: Task, count: int) -> Any:
+def _empty_labels(split: SplitRows, task: Task, count: int) -> Any:
     import numpy as np
 
     if task.kind == "multilabel":
         return np.empty((count, len(task.labels)), np.int8)
     # There are at most a thousand labels, and possibly a great many rows.
     return np.empty(count, np.float32 if task.kind == "regression" else np.int16)
-
-
-def _batches(split: Any) -> Iterator[Any]:
-    """The split's Arrow file read plainly: pages of a memory map would count as memory of the process."""
-    import pyarrow as pa
-
-    files = [entry["filename"] for entry in split.cache_files]
-    if not files or split._indices is not None:
-        yield from split.with_format(None).flatten_indices().data.table.to_batches()
-        return
-    for file in files:
-        with pa.OSFile(file) as source:
-            yield from pa.ipc.open_stream(source)
 
 
 def _labels(column: Any, task: Task) -> tuple[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import shutil
 import tempfile
@@ -18,6 +19,7 @@ from whet.data.giveaways import telling_columns
 from whet.data.labels import LabelReader, labels_of_task, understand_labels
 from whet.data.raw import RawSplit, printable
 from whet.data.sources import Source, find_source, read_source
+from whet.data.split_rows import SplitRows
 from whet.data.split_writer import SplitWriter, write_made_splits
 from whet.errors import DataError
 
@@ -31,13 +33,21 @@ _SAYING = "examples.json"
 class Examples:
     """Texts and labels, ready to be audited, tokenized and trained on."""
 
-    splits: Any
-    """A datasets.DatasetDict on disk: the columns text, pair (for pairs), label (where asked for), row."""
+    rows: dict[str, SplitRows]
     task: Task
     columns: Columns
     origin: dict[str, Any]
     fingerprint: str
     said: tuple[str, ...]
+
+    @functools.cached_property
+    def splits(self) -> Any:
+        """The same rows as a datasets.DatasetDict."""
+        import datasets
+
+        return datasets.DatasetDict(
+            {name: datasets.Dataset.from_file(str(rows.file)) for name, rows in self.rows.items()}
+        )
 
     @property
     def pairs(self) -> bool:
@@ -308,15 +318,10 @@ _SPOKEN = {
 
 
 def _open(folder: Path) -> Examples:
-    import datasets
-
     saying = json.loads((folder / _SAYING).read_text(encoding="utf-8"))
-    splits = datasets.DatasetDict(
-        {name: datasets.Dataset.from_file(str(folder / f"{name}.arrow")) for name in saying["splits"]}
-    )
     task = Task(saying["task"]["kind"], tuple(saying["task"]["labels"]))
     return Examples(
-        splits,
+        {name: SplitRows.open(folder / f"{name}.arrow") for name in saying["splits"]},
         task,
         Columns(**saying["columns"]),
         saying["origin"],

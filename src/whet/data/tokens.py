@@ -20,6 +20,7 @@ from whet.data.mapped import ArrayWriter, forget_pages, open_array
 
 if TYPE_CHECKING:
     from whet.data.columns import Task
+    from whet.data.split_rows import SplitRows
 
 # Part of every key: raise it when what is written, or how it is computed, changes.
 FORMAT = 1
@@ -79,7 +80,7 @@ class Tokens:
 
 
 def tokenize(
-    split: Any,
+    split: SplitRows,
     tokenizer: Any,
     *,
     max_length: int,
@@ -133,7 +134,7 @@ class TextTokenizer:
         return Tokens(chunk.ids, offsets, chunk.types, None, Truncation().plus(chunk), "")
 
 
-def text_fingerprint(split: Any, tick: Callable[[], None] = lambda: None) -> str:
+def text_fingerprint(split: SplitRows, tick: Callable[[], None] = lambda: None) -> str:
     """Changes with the texts and nothing else: not with paths, times, chunks or the columns beside them."""
     columns = _text_columns(split)
     lengths = [hashlib.blake2b(digest_size=16) for _ in columns]
@@ -170,7 +171,7 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
     return fingerprint(settings, transformers.__version__, files)
 
 
-def _write(folder: Path, split: Any, tokenizer: Any, max_length: int, tick: Progress) -> None:
+def _write(folder: Path, split: SplitRows, tokenizer: Any, max_length: int, tick: Progress) -> None:
     encoder = None
     ledger, rows = Truncation(), 0
     with (
@@ -205,25 +206,24 @@ def _read(folder: Path, labels: NDArray[Any] | None, marked: str) -> Tokens:
     )
 
 
-def _text_columns(split: Any) -> list[str]:
+def _text_columns(split: SplitRows) -> list[str]:
     return ["text", "pair"] if "pair" in split.column_names else ["text"]
 
 
-def _chunks(split: Any) -> Iterator[list[Any]]:
+def _chunks(split: SplitRows) -> Iterator[list[Any]]:
     """The text columns, some rows at a time, as Arrow arrays without nulls."""
     import pyarrow as pa
 
     names = _text_columns(split)
-    only = split.select_columns(names).with_format("arrow")
-    each = max(1, split.data.nbytes // max(1, split.data.num_rows))
+    only = split.table.select(names)
+    each = max(1, split.table.nbytes // max(1, len(split)))
     rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES // each))
-    files = [file["filename"] for file in split.cache_files]
     for start in range(0, len(split), rows):
-        table = only[start : start + rows]
+        table = only.slice(start, rows)
         # One type for all that counts as text, so that columns can be joined.
         texts = [table[name].combine_chunks().cast(pa.large_string()) for name in names]
         yield [column.fill_null("") for column in texts]
-        forget_pages(files)
+        forget_pages([split.file] if split.file else [])
 
 
 def _string_buffers(column: Any) -> tuple[NDArray[Any], Any]:
@@ -235,11 +235,10 @@ def _string_buffers(column: Any) -> tuple[NDArray[Any], Any]:
     return offsets, memoryview(data)[int(offsets[0]) : int(offsets[-1])]
 
 
-def _labels(split: Any, task: Task) -> NDArray[Any] | None:
+def _labels(split: SplitRows, task: Task) -> NDArray[Any] | None:
     if "label" not in split.column_names:
         return None
-    column = split.select_columns(["label"]).with_format("arrow")[:]["label"].combine_chunks()
-    return label_array(column, task.kind)
+    return label_array(split.table.column("label").combine_chunks(), task.kind)
 
 
 def label_array(column: Any, kind: str) -> NDArray[Any] | None:

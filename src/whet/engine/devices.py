@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 import socket
+import threading
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,6 +45,17 @@ def choose_hardware(device: str = "auto", precision: str = "auto") -> Hardware:
         # Asked-for float32 is honoured to the letter: no tf32 in matrix products.
         torch.backends.cuda.matmul.allow_tf32 = False
     return Hardware(found, precision, "asked for")
+
+
+def wake(device: str) -> None:
+    """Begin to start the GPU that `choose_hardware` will choose: that takes a while, in which others can be loaded."""
+
+    def start() -> None:
+        with contextlib.suppress(Exception):  # what is wrong with it is said when it is chosen
+            if (found := _device(device)).type == "cuda":
+                torch.empty(1, device=found)
+
+    threading.Thread(target=start, name="whet-wake").start()
 
 
 def _device(name: str) -> torch.device:

@@ -58,7 +58,7 @@ class Replayed:
 cuda: Any = torch.cuda
 cuda.Event = cuda.Stream = Nothing
 cuda.CUDAGraph, cuda.graph_pool_handle, cuda.synchronize = Replayed, lambda: None, lambda *_: None
-cuda.mem_get_info = lambda *_: (1, 1)
+cuda.mem_get_info, cuda.device = lambda *_: (1, 1), lambda _: contextlib.nullcontext()
 cuda.current_stream, cuda.stream = Nothing, lambda _: contextlib.nullcontext()
 cuda.default_generators = (torch.default_generator,)
 torch.Tensor.pin_memory = lambda self: self  # type: ignore[method-assign]

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from whet.engine.fused.kernels import kept
+from whet.engine.fused.launch import Kernel
 
 LONGEST = tl.constexpr(128)
 """Most tokens of a row."""
@@ -27,6 +28,7 @@ def _staying(seed_at, key, rate, query, head, place, HEADS: tl.constexpr):
     return kept(seed_at, key, ((query * HEADS + head) * LONGEST)[:, None] + place[None, :], rate)
 
 
+@Kernel
 @triton.jit(do_not_specialize=["key", "first"])
 def attend(
     queries,
@@ -123,6 +125,7 @@ def _asked(
     return q, gradient, delta, tl.load(logsum + query * HEADS + head, there, 0.0)
 
 
+@Kernel
 @triton.jit(do_not_specialize=["key", "first"])
 def attend_backward(
     queries,

@@ -27,6 +27,7 @@ from whet.engine.devices import Hardware
 from whet.engine.feed import Feed, Rows
 from whet.engine.fused.adamw import corrections
 from whet.engine.fused.encoder import Inputs
+from whet.engine.fused.launch import compiling_ahead
 from whet.engine.fused.pieces_cuda import CudaPieces
 from whet.engine.fused.step import FusedNetwork, FusedStepper, head_logits
 from whet.engine.fused.update_cuda import CudaUpdate, Words
@@ -63,7 +64,8 @@ class Captured:
 
     shape: Shape
     buffer: Tensor
-    """Whole numbers, and behind them real ones: one copy brings both."""
+    """Whole numbers, and behind them real ones: one copy brings both. The whole ones are of an even number, so that
+    the real ones begin where a tensor of their own would: Triton compiles anew for another alignment."""
     whole: Tensor
     real: Tensor
     stages: list[Stage]
@@ -81,6 +83,7 @@ class GraphStepper(FusedStepper):
         self.step_loss = torch.zeros((), device=device)
         self.step_at = torch.zeros((), dtype=torch.int64, device=device)
         self.captured: dict[Shape, Captured] = {}
+        self.compiled = False
         self.pool = torch.cuda.graph_pool_handle()
         # One of each for all graphs: every stream has a workspace of its own for products, 32 MB of it.
         self.main = _cuda.Stream(device, priority=-1)  # the forward pass goes before the update beside it
@@ -179,14 +182,14 @@ class GraphStepper(FusedStepper):
         share[:count] = 1 / weight
         seed = step_seed(self.seed, step, self.rank, micro) >> 1
         self.turns += 1
-        whole = np.concatenate([[seed, step, self.turns], offsets, first, by_token.ravel(), order, starts])
+        whole = np.concatenate([[seed, step, self.turns, 0], offsets, first, by_token.ravel(), order, starts])
         real = np.concatenate([np.asarray(self.pending or (0.0, 1.0, 1.0), dtype=np.float32), share, labels.ravel()])
         return (places, tokens, longest), whole, real
 
     def _inputs(self, captured: Captured) -> tuple[Inputs, Words, Tensor, Tensor]:
         places, tokens, longest = captured.shape
-        sizes = [1, 1, 1, places + 2, places + 1, tokens, tokens, tokens, tokens, tokens + 1]
-        seed, _, turn, offsets, first, ids, positions, types, order, starts = torch.split(captured.whole, sizes)
+        sizes = [1, 1, 1, 1, places + 2, places + 1, tokens, tokens, tokens, tokens, tokens + 1]
+        seed, _, turn, _, offsets, first, ids, positions, types, order, starts = torch.split(captured.whole, sizes)
         self.pieces.seed = seed
         layout = (order, starts, self.network.shift, longest)
         inputs = Inputs(ids, positions, types, offsets.int(), first, longest, layout)
@@ -200,7 +203,7 @@ class GraphStepper(FusedStepper):
         if shape not in self.captured:
             places, tokens, _ = shape
             wide = self.loss.task.outputs if self.loss.task.kind == "multilabel" else 1
-            wholes, reals = 2 * places + 6 + 5 * tokens + 1, 3 + places * (1 + wide)
+            wholes, reals = 2 * places + 8 + 5 * tokens, 3 + places * (1 + wide)
             buffer = torch.zeros(wholes + -(-reals // 2), dtype=torch.int64, device=self.hardware.device)
             pinned = torch.zeros(STAGES, len(buffer), dtype=torch.int64).pin_memory()
             stages = [Stage(part, _cuda.Event()) for part in pinned]
@@ -224,11 +227,13 @@ class GraphStepper(FusedStepper):
         before = [tensor.clone() for tensor in window]
         places, tokens, _ = captured.shape
         captured.whole.zero_()
-        captured.whole[3 + places + 1] = tokens
+        captured.whole[4 + places + 1] = tokens
         captured.whole[-(tokens + 1) :] = tokens
         work: Callable[[], None] = lambda: self._work(captured, part)  # noqa: E731
         self.main.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.main):
+            if not self.compiled:
+                self._compile(captured, part)
             work()
         torch.cuda.current_stream().wait_stream(self.main)
         graph = torch.cuda.CUDAGraph()
@@ -250,6 +255,15 @@ class GraphStepper(FusedStepper):
         self.zero()
         for group, gradient in zip(self.network.flat.groups(), kept, strict=False):
             group.gradient.copy_(gradient)
+
+    def _compile(self, captured: Captured, part: Part) -> None:
+        """Every kernel of a step and of an evaluation at once, instead of one by one as they are needed."""
+        with compiling_ahead(self.hardware.device):
+            self._work(captured, part)
+            self.update.run(captured.real[:3])
+            with torch.no_grad():
+                self.network.encoder.first_hidden(self._inputs(captured)[0], training=False)
+        self.compiled = True
 
     def _replay(self, captured: Captured, part: Part, whole: Any, real: Any) -> None:
         stage = captured.stages[captured.turn % STAGES]

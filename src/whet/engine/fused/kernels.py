@@ -12,6 +12,8 @@ multiple of 16. Attention over short rows is in attention_kernels.py, the update
 import triton
 import triton.language as tl
 
+from whet.engine.fused.launch import Kernel
+
 ROW_TILE = 32
 COLUMN_TILE = 64
 
@@ -37,6 +39,7 @@ def kept(seed_at, key, element, rate):
     return (mixed >> 8).to(tl.float32) * (1.0 / 16777216.0) >= rate
 
 
+@Kernel
 @triton.jit(do_not_specialize=["key"])
 def norm_forward(
     x,
@@ -77,6 +80,7 @@ def norm_forward(
     tl.store(rstd + row, scale)
 
 
+@Kernel
 @triton.jit(do_not_specialize=["key", "rows"])
 def norm_backward(
     d_y,
@@ -135,6 +139,7 @@ def _through_norm(weighted, normed, scale, WIDTH: tl.constexpr):
     return (weighted - normed * through[:, None] - level[:, None]) * scale[:, None]
 
 
+@Kernel
 @triton.jit
 def embed_forward(
     ids,
@@ -178,6 +183,7 @@ def embed_forward(
     tl.store(rstd + row, scale)
 
 
+@Kernel
 @triton.jit(do_not_specialize=["rows"])
 def embed_backward(
     d_y,
@@ -220,6 +226,7 @@ def embed_backward(
     tl.store(at + programs * WIDTH, for_beta, wide)
 
 
+@Kernel
 @triton.jit
 def sum_by_word(d_total, order, starts, ids, into, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr):
     """The gradient row of each distinct word: its tokens stand together in `order`, from starts[i] on."""
@@ -237,6 +244,7 @@ def sum_by_word(d_total, order, starts, ids, into, WIDTH: tl.constexpr, BLOCK: t
         tl.store(target, total, inside)
 
 
+@Kernel
 @triton.jit(do_not_specialize=["rows"])
 def sum_by_position(
     d_total, offsets, into, rows, SHIFT: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr
@@ -256,6 +264,7 @@ def sum_by_position(
     tl.store(target, total, inside)
 
 
+@Kernel
 @triton.jit(do_not_specialize=["tokens"])
 def sum_by_type(
     d_total, types, into, tokens, WIDTH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr
@@ -292,6 +301,7 @@ def _tanh(x):
     return 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0)
 
 
+@Kernel
 @triton.jit
 def activate_forward(x, bias, y, elements, WIDTH: tl.constexpr, BLOCK: tl.constexpr, TANH: tl.constexpr):
     """y = gelu(x + bias)."""
@@ -306,6 +316,7 @@ def activate_forward(x, bias, y, elements, WIDTH: tl.constexpr, BLOCK: tl.conste
     tl.store(y + element, result, inside)
 
 
+@Kernel
 @triton.jit(do_not_specialize=["rows"])
 def activate_backward(
     d_y,
@@ -337,6 +348,7 @@ def activate_backward(
     tl.store(partial + tl.program_id(0) * WIDTH + column, tl.sum(tl.where(inside, result, 0.0), 0), column < WIDTH)
 
 
+@Kernel
 @triton.jit
 def join_columns(
     first,
@@ -363,6 +375,7 @@ def join_columns(
     tl.store(partial + tl.program_id(0) * (PART * PARTS) + column, sums, column < PART * PARTS)
 
 
+@Kernel
 @triton.jit
 def add_up(partials, jobs, into, TILE: tl.constexpr, DEEP: tl.constexpr, ADD: tl.constexpr):
     """Every sum that was put off: job = (where its partials lie, how many, how wide, where it goes)."""

@@ -4,7 +4,10 @@
 import triton
 import triton.language as tl
 
+from whet.engine.fused.launch import Kernel
 
+
+@Kernel
 @triton.jit
 def squares(gradient, start, end, partial, BLOCK: tl.constexpr):
     """Partial sums of squares of a span, for the global norm."""
@@ -17,6 +20,7 @@ def squares(gradient, start, end, partial, BLOCK: tl.constexpr):
     tl.store(partial + program, tl.sum(total, 0))
 
 
+@Kernel
 @triton.jit
 def note(partial, loss, step_at, window_loss, window_norm, first_bad, scale, clip, COUNT: tl.constexpr):
     """The norm, the clipping factor, and whether this step may reach the weights (scale 0 when it may not)."""
@@ -55,6 +59,7 @@ def _updated(
     return weight
 
 
+@Kernel
 @triton.jit
 def adamw(
     master,
@@ -92,6 +97,7 @@ def adamw(
             tl.store(compute + element, weight, inside & (element < computes_until))
 
 
+@Kernel
 @triton.jit
 def adamw_words_of_batch(
     master,
@@ -129,6 +135,7 @@ def adamw_words_of_batch(
         tl.store(updated_at + row, tl.load(turn_at))
 
 
+@Kernel
 @triton.jit
 def adamw_other_words(
     master,
