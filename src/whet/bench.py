@@ -51,7 +51,7 @@ def bench_training(config: Config, *, steps: int, turns: int, say: Say, compiled
         try:
             times = _turns(workers, steps, turns, say)
             memory = {name: worker.ask("memory") for name, worker in workers.items()}
-            losses = {name: worker.ask("losses") for name, worker in workers.items()}
+            losses = {who.name: workers[who.name].ask("losses") for who in TRAINERS}
             preparing = workers["whet"].ask("preparing")
         finally:
             for worker in workers.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -68,21 +69,26 @@ def stock_trainer(config: Config, who: Contender, scratch: str) -> Answers:
 
     from whet.engine.devices import synchronize
     from whet.engine.memory import peak_memory_mb
+    from whet.engine.model import quiet
 
     job = _job(config, "float32", engine=False)
     device = job.hardware.device
+    # Compiled code belongs to one model: another one in the next turn would be compiled again.
+    kept = job.model() if who.compiled else None
+    if who.compiled:
+        warnings.simplefilter("ignore")  # the compiler's advice to its authors
 
     def turn(count: int) -> float:
         warm = COMPILING_STEPS if who.compiled else WARM_STEPS
         clock = _clock(warm, count, lambda: synchronize(device))
-        trainer = _stock(job, who, scratch, warm + count, callbacks=[clock])
-        trainer.train()
+        with quiet():
+            _stock(job, who, scratch, warm + count, model=kept, callbacks=[clock]).train()
         return float(clock.seconds / count)
 
     def losses() -> list[float]:
-        quiet = _job(config, "float32", engine=False, dropout=False)
-        trainer = _stock(quiet, who, scratch, CHECK_STEPS, rate=config.train.learning_rate, log=1)
-        trainer._get_train_sampler = lambda *a, **k: _same_order(quiet)
+        plain = _job(config, "float32", engine=False, dropout=False)
+        trainer = _stock(plain, who, scratch, CHECK_STEPS, rate=config.train.learning_rate, log=1)
+        trainer._get_train_sampler = lambda *a, **k: _same_order(plain)
         trainer.train()
         return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
@@ -185,7 +191,15 @@ class _StockJob:
 
 
 def _stock(
-    job: Any, who: Contender, scratch: str, steps: int, *, callbacks: Any = (), rate: Any = None, log: int = 500
+    job: Any,
+    who: Contender,
+    scratch: str,
+    steps: int,
+    *,
+    model: Any = None,
+    callbacks: Any = (),
+    rate: Any = None,
+    log: int = 500,
 ) -> Any:
     from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
 
@@ -197,7 +211,7 @@ def _stock(
         learning_rate=rate or settings.learning_rate,
         bf16=who.precision == "bf16",
         torch_compile=who.compiled,
-        tf32=who.compiled or None,
+        tf32=(who.compiled and job.hardware.device.type == "cuda") or None,
         save_strategy="no",
         report_to=[],
         disable_tqdm=True,
@@ -205,7 +219,7 @@ def _stock(
         use_cpu=job.hardware.device.type == "cpu",
     )
     trainer = Trainer(
-        job.model(),
+        model or job.model(),
         arguments,
         train_dataset=job.dataset(len(job.tokens)),
         data_collator=DataCollatorWithPadding(job.prepared.tokenizer),

@@ -22,7 +22,7 @@ from typing import Any
 
 from torch import Tensor
 
-from whet.engine.tensors import Copies, copy_tensors, safetensors_pieces
+from whet.engine.tensors import Copies, TensorFile, copy_tensors, safetensors_pieces
 from whet.errors import ArtifactError, EnvironmentFault, WhetError
 
 FORMAT = 1
@@ -252,16 +252,14 @@ def _canonical(content: Mapping[str, Any]) -> bytes:
 
 def load(folder: Path, *, weights_only: bool = False) -> Checkpoint:
     """A checkpoint that its manifest proves, byte for byte; anything else is an ArtifactError."""
-    from safetensors.torch import load as from_bytes
-
     try:
         if folder.is_symlink() or any(entry.is_symlink() for entry in folder.iterdir()):
             raise ArtifactError(f"{str(folder)!r} holds a link, which a checkpoint never does.")
         sums = _read_manifest(folder / MANIFEST)
-        state = json.loads(_proven(folder, STATE, sums.pop(STATE)))
+        state = json.loads(_proven(folder, STATE, sums.pop(STATE)).read_bytes())
         chosen = {name: entry for name, entry in sums.items() if name == WEIGHTS or not weights_only}
         tensors = {
-            name.removesuffix(".safetensors"): from_bytes(_proven(folder, name, entry))
+            name.removesuffix(".safetensors"): TensorFile(_proven(folder, name, entry))
             for name, entry in chosen.items()
         }
         return Checkpoint(int(state["step"]), tensors, state["values"])
@@ -289,7 +287,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return dict(sums)
 
 
-def _proven(folder: Path, name: str, entry: Mapping[str, Any]) -> bytes:
+def _proven(folder: Path, name: str, entry: Mapping[str, Any]) -> Path:
     path = folder / name
     if not _PLAIN_NAME.fullmatch(name):
         raise ArtifactError(f"The manifest of {str(folder)!r} names {name!r}, which is not a file of a checkpoint.")
@@ -298,10 +296,11 @@ def _proven(folder: Path, name: str, entry: Mapping[str, Any]) -> bytes:
     size = path.stat().st_size
     if size != entry["bytes"]:
         raise ArtifactError(f"{str(path)!r} is damaged: it has {size} bytes and should have {entry['bytes']}.")
-    data = path.read_bytes()
-    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+    with open(path, "rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != entry["sha256"]:
         raise ArtifactError(f"{str(path)!r} is damaged: it does not match its SHA-256 in {MANIFEST}.")
-    return data
+    return path
 
 
 def remove(folder: Path) -> None:

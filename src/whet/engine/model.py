@@ -199,9 +199,28 @@ def saved_task(config: Any) -> Task:
 def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
     """A standard Hugging Face folder: safetensors, configuration with label names, tokenizer."""
     with quiet():
-        model.save_pretrained(folder, safe_serialization=True)
+        with _written_piece_by_piece():
+            model.save_pretrained(folder, safe_serialization=True)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def _written_piece_by_piece() -> Iterator[None]:
+    """What is in the file of weights is the library's to say; its writer has all of a GPU's on the host first."""
+    from transformers import modeling_utils
+
+    from whet.engine.tensors import save_tensors
+
+    writer = getattr(modeling_utils, "safe_save_file", None)
+    if writer is None:  # under another name in another version, which then writes as it does
+        yield
+        return
+    modeling_utils.safe_save_file = save_tensors
+    try:
+        yield
+    finally:
+        modeling_utils.safe_save_file = writer
 
 
 def _head_settings(task: Task) -> dict[str, Any]:

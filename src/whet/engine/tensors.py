@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from whet.errors import ArtifactError
@@ -127,12 +130,35 @@ def copy_tensors(groups: Mapping[str, Mapping[str, Tensor]]) -> Copies:
     return Copies(copies, ready)
 
 
-def safetensors_pieces(tensors: Mapping[str, Tensor]) -> Iterator[Any]:
+class TensorFile(Mapping[str, Tensor]):
+    """The tensors of a safetensors file, each read when it is asked for: they are never all in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with safe_open(path, "pt") as file:
+            self._names = dict.fromkeys(file.keys())
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._names:
+            raise KeyError(name)
+        # Opened for each: the pages of one mapping would stay in memory until all of its tensors are gone.
+        with safe_open(self._path, "pt") as file:
+            return cast(Tensor, file.get_tensor(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def safetensors_pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Iterator[Any]:
     """The bytes of a safetensors file, piece by piece: nothing is held twice, and no step of it holds up a thread.
 
-    The library builds the whole file in memory before it writes, and keeps all Python threads waiting meanwhile.
+    The library has the whole file in the host's memory before it writes, and keeps all Python threads waiting
+    meanwhile. The bytes are the same.
     """
-    header: dict[str, Any] = {}
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     place = 0
     # Wide types first, so that every tensor starts where its type may; names next, so that the bytes repeat.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
@@ -152,6 +178,15 @@ def safetensors_pieces(tensors: Mapping[str, Tensor]) -> Iterator[Any]:
     for name in names:
         if tensors[name].numel():
             yield from _bytes_of(tensors[name].detach().contiguous().reshape(-1).view(torch.uint8), staging)
+
+
+def save_tensors(
+    tensors: Mapping[str, Tensor], filename: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
+) -> None:
+    """What `safetensors.torch.save_file` writes, with no more than a piece of it in the host's memory."""
+    with open(filename, "wb") as file:
+        for piece in safetensors_pieces(tensors, metadata):
+            file.write(piece)
 
 
 def _bytes_of(flat: Tensor, staging: dict[str, Any]) -> Iterator[Any]:

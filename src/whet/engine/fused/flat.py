@@ -204,6 +204,8 @@ class FlatModel:
                 view = self._group(name).current(name)
                 if name == self.word and len(self.used) < parameter.shape[0]:
                     view.copy_(parameter.data[torch.from_numpy(self.used)])
+                    # It may lie in the mapped file of the model, and would keep all of that in memory.
+                    parameter.data = parameter.data.clone()
                     continue
                 view.copy_(parameter.data)
                 parameter.data = view

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.conftest import small_model
+from whet.engine.model import save_model
+from whet.engine.tensors import TensorFile, save_tensors
+
+TENSORS = {
+    "b": torch.arange(6, dtype=torch.float32).view(2, 3),
+    "a": torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
+    "scalar": torch.tensor(7),
+    "nothing": torch.zeros(0, 4),
+    "flags": torch.tensor([True, False, True]),
+}
+
+
+@pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
+def test_a_file_has_the_bytes_that_the_library_writes(tmp_path: Path, metadata: dict[str, str] | None) -> None:
+    save_tensors(TENSORS, tmp_path / "own", metadata)
+    save_file(TENSORS, tmp_path / "theirs", metadata)
+    assert (tmp_path / "own").read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
+def test_a_model_has_the_bytes_that_the_library_saves(tmp_path: Path) -> None:
+    model = small_model("bert")
+    save_model(model, None, tmp_path / "own")
+    model.save_pretrained(tmp_path / "theirs")
+    files = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("own", "theirs")]
+    assert files[0] == files[1]
+    for name in files[0]:
+        assert (tmp_path / "own" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes()
+
+
+def test_tensors_of_a_file_are_read_by_name(tmp_path: Path) -> None:
+    save_tensors(TENSORS, tmp_path / "file")
+    found = TensorFile(tmp_path / "file")
+    assert set(found) == set(TENSORS)
+    assert all(torch.equal(found[name], tensor) for name, tensor in TENSORS.items())
+    assert "other" not in found
+    with pytest.raises(KeyError):
+        found["other"]

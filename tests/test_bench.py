@@ -1,0 +1,44 @@
+"""`whet bench` on a tiny model: the real contenders in their own processes. How fast they are is not asked here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def bench(*words: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "whet", "bench", *words, "--turns", "1", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_training_is_timed_side_by_side_and_the_losses_agree(tiny_model_folder: Path) -> None:
+    found = bench("sample/pairs", "--model", str(tiny_model_folder), "--steps", "2", "--batch-size", "4")
+    assert list(found["contenders"]) == ["stock float32", "stock bf16", "whet"]
+    assert all(each["ms_a_step"] > 0 and each["peak_mb"] > 0 for each in found["contenders"].values())
+    assert found["contenders"]["whet"]["ratio"] == 1
+    assert found["losses"]["whet"]["largest_difference"] < 0.01
+    assert found["preparing_seconds"] >= 0
+
+
+def test_prediction_is_timed_side_by_side_and_the_labels_agree(tiny_model_folder: Path) -> None:
+    found = bench("predict", "sample/pairs", "--model", str(tiny_model_folder), "--rows", "64")
+    assert list(found["contenders"]) == ["stock pipeline", "whet"]
+    assert all(each["rows_a_second"] > 0 for each in found["contenders"].values())
+    assert found["same_labels"] >= 0.95
+
+
+@pytest.mark.slow
+def test_the_compiled_stock_trainer_is_timed_too(tiny_model_folder: Path) -> None:
+    where = ("sample/pairs", "--model", str(tiny_model_folder), "--batch-size", "4")
+    found = bench(*where, "--steps", "2", "--compile")
+    assert found["contenders"]["stock compiled"]["ms_a_step"] > 0
+    assert "stock compiled" not in found["losses"]
