@@ -57,6 +57,7 @@ trainer.save_model(folder + "/model")
 
 def measured(command: list[str], environment: dict[str, str]) -> tuple[float, float]:
     """Seconds from start to end, and the most memory in MB."""
+    os.sync()  # what the one before has left to be written is not this one's to wait for
     with tempfile.TemporaryFile() as said:
         started = time.perf_counter()
         process = subprocess.Popen(command, env=environment, stdout=said, stderr=subprocess.STDOUT)

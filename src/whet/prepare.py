@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,12 @@ from whet.engine.ranks import Ranks
 from whet.errors import DataError, UsageError, nearest
 
 if TYPE_CHECKING:
+    from whet.data.columns import Task
     from whet.engine.devices import Hardware
     from whet.engine.feed import Network, TokenFeed
     from whet.engine.loop import Plan, State
     from whet.engine.losses import Loss
+    from whet.engine.model import Loaded
     from whet.engine.optim import Rate
     from whet.engine.step import Stepper
 
@@ -75,8 +78,39 @@ def read_examples(source: Any, config: Config, say: Say) -> tuple[Examples, Audi
     return examples, report
 
 
+class ModelBeside:
+    """The model, loaded by a thread of its own while rows are tokenized.
+
+    Its head is drawn from torch's global generator: nothing in between may draw from that.
+    """
+
+    def __init__(self, config: Config, task: Task) -> None:
+        self._config, self._task = config, task
+        self._loading: Future[Loaded] | None = None
+
+    def start(self) -> None:
+        pool = ThreadPoolExecutor(1, thread_name_prefix="whet-model")
+        self._loading = pool.submit(self._load)
+        pool.shutdown(wait=False)
+
+    def loaded(self) -> Loaded:
+        """The model, or what went wrong with it."""
+        return self._loading.result() if self._loading else self._load()
+
+    def _load(self) -> Loaded:
+        from whet.engine.model import load_model
+
+        config = self._config
+        return load_model(config.model.model, self._task, config.model, seed=config.train.seed)
+
+
 def make_tokens(
-    config: Config, examples: Examples, report: Audit, say: Say, between: Callable[[], None] = lambda: None
+    config: Config,
+    examples: Examples,
+    report: Audit,
+    say: Say,
+    between: Callable[[], None] = lambda: None,
+    model: ModelBeside | None = None,
 ) -> Prepared:
     """Token tables of every split, from the cache where the same texts were tokenized before."""
     from whet.engine.model import length_limit, load_config, load_tokenizer
@@ -86,6 +120,8 @@ def make_tokens(
     model_config = load_config(config.model.model, config.model)
     refuse_other_tokenizer(config.model.model, tokenizer, model_config)
     limit = length_limit(tokenizer, model_config, config.model.max_length)
+    if model is not None:
+        model.start()  # not before: the libraries are loaded by now
     tokens = {}
     for name, split in examples.rows.items():
         tokens[name] = tokenize(
@@ -103,23 +139,30 @@ def make_tokens(
     return Prepared(config, examples, report, tokenizer, tokens, limit)
 
 
-def make_job(prepared: Prepared, say: Say, ranks: Ranks | None = None, *, dropout: bool = True) -> Job:
+def make_job(
+    prepared: Prepared,
+    say: Say,
+    ranks: Ranks | None = None,
+    *,
+    dropout: bool = True,
+    model: ModelBeside | None = None,
+) -> Job:
     """Load the model and lay out the whole training. Without dropout only to compare losses."""
     from whet.data.batches import Order
     from whet.engine.devices import choose_hardware
     from whet.engine.feed import TokenFeed
     from whet.engine.loop import State
     from whet.engine.losses import Loss, balanced_weights
-    from whet.engine.model import load_model, without_dropout
+    from whet.engine.model import without_dropout
     from whet.engine.optim import learning_rate
     from whet.engine.paths import choose_path
 
     config, task = prepared.config, prepared.examples.task
     train = config.train
     hardware = choose_hardware(train.device, train.precision)
-    loaded = load_model(config.model.model, task, config.model, seed=train.seed)
+    loaded = (model or ModelBeside(config, task)).loaded()
     say(f"Model: {loaded.said}.")
-    model = loaded.model if dropout else without_dropout(loaded.model)
+    classifier = loaded.model if dropout else without_dropout(loaded.model)
     labels = prepared.labels("train")
     assert labels is not None
     weights = balanced_weights(task, labels) if train.class_weights == "balanced" else None
@@ -133,7 +176,7 @@ def make_job(prepared: Prepared, say: Say, ranks: Ranks | None = None, *, dropou
         kind=train.order,
         lengths=tokens.lengths,
     )
-    network, stepper = choose_path(model, loss, train, hardware, list(prepared.tokens.values()), ranks, order)
+    network, stepper = choose_path(classifier, loss, train, hardware, list(prepared.tokens.values()), ranks, order)
     total = train.max_steps or max(1, round(train.epochs * order.steps_per_epoch))
     metric = choose_metric(config.evaluate.metric, task.kind)
     return Job(

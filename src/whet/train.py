@@ -13,7 +13,7 @@ from whet.config import Config, differences, from_environment, make_config, to_t
 from whet.engine.ranks import Ranks, require_several, several_processes
 from whet.errors import Interrupted, UsageError, WhetError
 from whet.interrupts import Interrupts
-from whet.prepare import Prepared, Say, make_job, make_tokens, read_examples
+from whet.prepare import ModelBeside, Prepared, Say, make_job, make_tokens, read_examples
 from whet.recorder import Listener, Recorder, write_report_quietly
 from whet.runs.store import CONFIG, RunFolder, next_run_path, run_name, runs_named
 
@@ -109,9 +109,10 @@ def _train_among(
         with _no_folder_left(folder, is_mine), ranks.together(), interrupts.at_once():
             before = folder.data if resuming else {}
             changed = compare_with_before(folder, config, examples.fingerprint, accept_changes) if resuming else ""
-            prepared = make_tokens(config, examples, report, say, interrupts.check)
+            model = ModelBeside(config, examples.task)
+            prepared = make_tokens(config, examples, report, say, interrupts.check, model)
             changed = changed or _refuse_other_tokens(folder, before, prepared, accept_changes)
-            job = make_job(prepared, say, ranks)
+            job = make_job(prepared, say, ranks, model=model)
             expected = estimate(job)
             say(expected.sentence())
             require_disk(folder.path, expected)

@@ -160,6 +160,16 @@ def test_a_verdict_that_its_own_noise_speaks_against_names_the_other_one() -> No
     assert judge(OVERFITTED).doubt == ""
 
 
+def test_what_noise_speaks_against_is_neither_green_nor_to_be_shipped() -> None:
+    evaluation = [0.729, 0.503, 0.509, 0.407, 0.454, 0.402, 0.398, 0.339]
+    training = [0.7, 0.58, 0.497, 0.44, 0.401, 0.372, 0.352, 0.336]
+    score = [0.618, 0.652, 0.652, 0.698, 0.719, 0.757, 0.776, 0.839]
+    falling = [0.6, 0.5, 0.42, 0.36, 0.31, 0.27, 0.24, 0.22]
+    doubtful, clear = judge(plain(evaluation, training, score)), judge(plain(falling, falling, score))
+    assert (doubtful.tone, "Ship it" in doubtful.advice) == ("warn", False)
+    assert (clear.tone, "Ship it" in clear.advice) == ("good", True)
+
+
 def test_without_training_loss_a_curve_is_still_judged() -> None:
     assert judge(dataclasses.replace(OVERFITTED, training=None)).verdict == "overfitting"
 

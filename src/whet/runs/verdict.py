@@ -38,6 +38,9 @@ VERDICTS = (
     "not-enough",
 )
 SICK = frozenset(VERDICTS) - {"healthy", "plateau", "not-enough"}
+_TONES = {"not-enough": "", **dict.fromkeys(("healthy", "plateau"), "good")}
+_TONES |= dict.fromkeys(("underfitting", "erratic", "overfitting"), "warn")
+_TRY_AGAIN = "Train once more with another seed (--seed) before you rely on it."
 
 _REPLAYS = 30
 
@@ -60,8 +63,14 @@ class Verdict:
     assumed: tuple[str, ...] = ()
     """What had to be guessed, because the file does not say it."""
 
+    @property
+    def tone(self) -> str:
+        """How pages show it: good, warn, bad, or nothing."""
+        own = _TONES.get(self.verdict, "bad")
+        return "warn" if self.doubt and own == "good" else own
+
     def as_dict(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "assumed": list(self.assumed)}
+        return {**dataclasses.asdict(self), "assumed": list(self.assumed), "tone": self.tone}
 
     def lines(self) -> list[str]:
         """For a terminal."""
@@ -80,14 +89,15 @@ def judge(seen: Observed) -> Verdict:
     signs = Signs(seen)
     call = first_call(signs)
     replayed = _replays(signs)
+    doubt = _doubt(call, replayed)
     return Verdict(
         verdict=call.verdict,
         sentence=call.sentence,
         step=int(seen.steps[call.at]) if len(seen.steps) else seen.broke or 0,
         confidence=_confidence(signs, call, replayed),
-        doubt=_doubt(call, replayed),
+        doubt=doubt,
         numbers=_numbers(signs, call),
-        advice=call.advice,
+        advice=_TRY_AGAIN if doubt and call.verdict not in SICK else call.advice,
         baseline=baseline(signs),
         assumed=seen.assumed,
     )

@@ -64,8 +64,8 @@ class Captured:
 
     shape: Shape
     buffer: Tensor
-    """Whole numbers, and behind them real ones: one copy brings both. The whole ones are of an even number, so that
-    the real ones begin where a tensor of their own would: Triton compiles anew for another alignment."""
+    """Whole numbers, and behind them real ones: one copy brings both. One number is spare, so that tokens and real
+    numbers begin where tensors of their own would: Triton compiles anew for another alignment."""
     whole: Tensor
     real: Tensor
     stages: list[Stage]
@@ -182,14 +182,14 @@ class GraphStepper(FusedStepper):
         share[:count] = 1 / weight
         seed = step_seed(self.seed, step, self.rank, micro) >> 1
         self.turns += 1
-        whole = np.concatenate([[seed, step, self.turns, 0], offsets, first, by_token.ravel(), order, starts])
+        whole = np.concatenate([[seed, step, self.turns], offsets, first, by_token.ravel(), order, starts, [0]])
         real = np.concatenate([np.asarray(self.pending or (0.0, 1.0, 1.0), dtype=np.float32), share, labels.ravel()])
         return (places, tokens, longest), whole, real
 
     def _inputs(self, captured: Captured) -> tuple[Inputs, Words, Tensor, Tensor]:
         places, tokens, longest = captured.shape
-        sizes = [1, 1, 1, 1, places + 2, places + 1, tokens, tokens, tokens, tokens, tokens + 1]
-        seed, _, turn, _, offsets, first, ids, positions, types, order, starts = torch.split(captured.whole, sizes)
+        sizes = [1, 1, 1, places + 2, places + 1, tokens, tokens, tokens, tokens, tokens + 1, 1]
+        seed, _, turn, offsets, first, ids, positions, types, order, starts, _ = torch.split(captured.whole, sizes)
         self.pieces.seed = seed
         layout = (order, starts, self.network.shift, longest)
         inputs = Inputs(ids, positions, types, offsets.int(), first, longest, layout)
@@ -227,8 +227,8 @@ class GraphStepper(FusedStepper):
         before = [tensor.clone() for tensor in window]
         places, tokens, _ = captured.shape
         captured.whole.zero_()
-        captured.whole[4 + places + 1] = tokens
-        captured.whole[-(tokens + 1) :] = tokens
+        captured.whole[3 + places + 1] = tokens
+        captured.whole[-(tokens + 2) :] = tokens
         work: Callable[[], None] = lambda: self._work(captured, part)  # noqa: E731
         self.main.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.main):

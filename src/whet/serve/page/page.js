@@ -4,7 +4,6 @@
 
 (() => {
   const { element, number } = whetCharts;
-  const TONES = { healthy: "good", plateau: "good", "not-enough": "", underfitting: "warn", erratic: "warn", overfitting: "warn" };
   const find = (id) => document.getElementById(id);
   let source = null;
   let shown = null;
@@ -132,7 +131,7 @@
     verdict(verdict) {
       const card = find("verdict");
       card.hidden = false;
-      card.className = `card verdict ${TONES[verdict.verdict] ?? "bad"}`;
+      card.className = `card verdict ${verdict.tone}`;
       const advice = element("p", "", `${verdict.advice} `);
       advice.append(element("span", "soft small", `Confidence ${share(verdict.confidence)}.`));
       const lines = [element("p", "sentence", verdict.sentence)];
