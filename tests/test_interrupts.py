@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -141,3 +142,32 @@ def test_a_second_signal_while_a_command_starts_leaves_at_once() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (75, "first\n", "")
+
+
+ENDLESS = """
+import os, signal, sys, time
+from whet import cli
+from whet.engine import model
+
+def endless(*_, **__):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(600)
+
+model.load_model = endless
+sys.argv = ["whet", "train", "sample/pairs", *sys.argv[1:]]
+cli.entry()
+"""
+
+
+def test_whoever_interrupts_does_not_wait_for_a_model_that_is_being_loaded(tiny_model_folder: Path) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        ENDLESS,
+        "--model",
+        str(tiny_model_folder),
+        "--run",
+        str(tiny_model_folder / "run"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr.count("Interrupted")) == (Interrupted.exit_code, 1), done.stderr

@@ -24,5 +24,6 @@ def test_a_model_that_was_loaded_beside_is_the_same(tiny_model_folder: Path) -> 
 def test_what_is_wrong_with_a_model_is_said_by_whoever_asks_for_it() -> None:
     model = ModelBeside(make_config({"model": "./no-such-folder"}), BINARY)
     model.start()
-    with pytest.raises(ArtifactError, match="no model folder"):
-        model.loaded()
+    for ask in (model.loaded, model.check):
+        with pytest.raises(ArtifactError, match="no model folder"):
+            ask()

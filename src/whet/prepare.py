@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -86,22 +86,36 @@ class ModelBeside:
 
     def __init__(self, config: Config, task: Task) -> None:
         self._config, self._task = config, task
-        self._loading: Future[Loaded] | None = None
+        # A daemon: whoever gives up does not wait for a download.
+        self._thread = threading.Thread(target=self._load, name="whet-model", daemon=True)
+        self._loaded: Loaded | None = None
+        self._failure: BaseException | None = None
 
     def start(self) -> None:
-        pool = ThreadPoolExecutor(1, thread_name_prefix="whet-model")
-        self._loading = pool.submit(self._load)
-        pool.shutdown(wait=False)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises what went wrong, if that is known already."""
+        if self._failure is not None:
+            raise self._failure
 
     def loaded(self) -> Loaded:
-        """The model, or what went wrong with it."""
-        return self._loading.result() if self._loading else self._load()
+        if self._thread.ident is None:
+            self._load()
+        else:
+            self._thread.join()
+        self.check()
+        assert self._loaded is not None
+        return self._loaded
 
-    def _load(self) -> Loaded:
+    def _load(self) -> None:
         from whet.engine.model import load_model
 
         config = self._config
-        return load_model(config.model.model, self._task, config.model, seed=config.train.seed)
+        try:
+            self._loaded = load_model(config.model.model, self._task, config.model, seed=config.train.seed)
+        except BaseException as error:
+            self._failure = error
 
 
 def make_tokens(
@@ -122,6 +136,12 @@ def make_tokens(
     limit = length_limit(tokenizer, model_config, config.model.max_length)
     if model is not None:
         model.start()  # not before: the libraries are loaded by now
+
+    def tick(rows: int) -> None:
+        between()
+        if model is not None:
+            model.check()
+
     tokens = {}
     for name, split in examples.rows.items():
         tokens[name] = tokenize(
@@ -130,7 +150,7 @@ def make_tokens(
             max_length=limit,
             task=examples.task,
             cache=cache_root(),
-            on_progress=lambda rows: between(),
+            on_progress=tick,
         )
         cut = tokens[name].ledger
         if cut.rows:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from transformers import AutoModelForSequenceClassification
 
 from tests.conftest import small_model
 from whet.engine.model import save_model
@@ -34,6 +35,21 @@ def test_a_model_has_the_bytes_that_the_library_saves(tmp_path: Path) -> None:
     assert files[0] == files[1]
     for name in files[0]:
         assert (tmp_path / "own" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes()
+
+
+def test_a_model_is_saved_into_the_folder_it_is_mapped_from(tmp_path: Path) -> None:
+    small_model("bert").save_pretrained(tmp_path)
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    save_model(model, None, tmp_path)
+    found = TensorFile(tmp_path / "model.safetensors")
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_types_that_only_the_library_knows_are_written_by_it(tmp_path: Path) -> None:
+    save_tensors({"a": torch.ones(3, dtype=torch.complex64)}, tmp_path / "file")
+    assert torch.equal(TensorFile(tmp_path / "file")["a"], torch.ones(3, dtype=torch.complex64))
 
 
 def test_tensors_of_a_file_are_read_by_name(tmp_path: Path) -> None:

@@ -9,12 +9,15 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from types import FrameType
 
 from whet.errors import EnvironmentFault, Interrupted, WhetError
 from whet.interrupts import remember
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LOADING = ("whet-model", "whet-wake")
+"""Threads of engine.devices and prepare."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -113,6 +116,11 @@ def entry() -> None:
     # What there was to do is done; an agent that ends its processes sends a signal to those that are ending already.
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN if "LOCAL_RANK" in os.environ else _leave_now)
+    if any(thread.name in LOADING for thread in threading.enumerate()):
+        # They load what nobody waits for any more, and Python must not be taken down under them.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
 
 

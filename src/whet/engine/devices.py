@@ -55,7 +55,7 @@ def wake(device: str) -> None:
             if (found := _device(device)).type == "cuda":
                 torch.empty(1, device=found)
 
-    threading.Thread(target=start, name="whet-wake").start()
+    threading.Thread(target=start, name="whet-wake", daemon=True).start()
 
 
 def _device(name: str) -> torch.device:

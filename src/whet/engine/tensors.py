@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ from typing import Any, cast
 
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from whet.errors import ArtifactError
@@ -145,6 +147,9 @@ class TensorFile(Mapping[str, Tensor]):
         with safe_open(self._path, "pt") as file:
             return cast(Tensor, file.get_tensor(name))
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
@@ -156,7 +161,7 @@ def safetensors_pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str
     """The bytes of a safetensors file, piece by piece: nothing is held twice, and no step of it holds up a thread.
 
     The library has the whole file in the host's memory before it writes, and keeps all Python threads waiting
-    meanwhile. The bytes are the same.
+    meanwhile. Tensors of one type come out as the same bytes; of several types of one width, in another order.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     place = 0
@@ -183,10 +188,22 @@ def safetensors_pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str
 def save_tensors(
     tensors: Mapping[str, Tensor], filename: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """What `safetensors.torch.save_file` writes, with no more than a piece of it in the host's memory."""
-    with open(filename, "wb") as file:
-        for piece in safetensors_pieces(tensors, metadata):
-            file.write(piece)
+    """What `safetensors.torch.save_file` writes, with no more than a piece of it in the host's memory.
+
+    The tensors may be mapped from a file of this very name: that one stays as it is until the new one is complete.
+    """
+    if any(tensor.dtype not in _SAFETENSORS_NAMES for tensor in tensors.values()):
+        save_file(dict(tensors), filename, dict(metadata) if metadata else None)
+        return
+    scratch = f"{os.fspath(filename)}.tmp"
+    try:
+        with open(scratch, "wb") as file:
+            for piece in safetensors_pieces(tensors, metadata):
+                file.write(piece)
+        os.replace(scratch, filename)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(scratch)
 
 
 def _bytes_of(flat: Tensor, staging: dict[str, Any]) -> Iterator[Any]:

@@ -352,7 +352,7 @@ class Training:
         trainer.log(metrics)
         best = trainer.state.best_model_checkpoint
         if args.load_best_model_at_end and best is not None:
-            self.setup.network.load_weights(load(Path(best)).tensors["model"])
+            self.setup.network.load_weights(load(Path(best), weights_only=True).tensors["model"])
             if args.save_total_limit == 1 and self.ranks.is_main:
                 self.checkpoints.keep_only(int(trainer.state.best_global_step))
         trainer.control = trainer.callback_handler.on_train_end(args, trainer.state, trainer.control)

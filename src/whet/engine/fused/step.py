@@ -201,20 +201,20 @@ class FusedStepper(Stepper):
         if "optimizer" not in groups:
             self.network.load_weights(groups["model"])
             return
-        flat, saved = self.network.flat, dict(groups["optimizer"])
-        rows = saved.pop("rows", None)
-        if rows is None:
+        flat, saved = self.network.flat, groups["optimizer"]
+        if "rows" not in saved:
             raise ArtifactError("The checkpoint does not say which vocabulary rows it holds.")
-        if not np.array_equal(rows.cpu().numpy(), flat.used):
-            # Other data, which the user accepted: rows that were not used before have no moments yet.
-            for name in {f"{flat.word}:exp_avg", f"{flat.word}:exp_avg_sq"} & saved.keys():
-                saved[name] = _for_other_rows(saved[name], rows.cpu().numpy(), flat.used)
-        self.network.load_weights(groups["model"])
-        own = flat.moments()
-        for name in own.keys() ^ saved.keys():
+        rows, own = saved["rows"].cpu().numpy(), flat.moments()
+        for name in own.keys() ^ (saved.keys() - {"rows"}):
             raise ArtifactError(f"The checkpoint and this model differ in the optimizer state of {name!r}.")
+        self.network.load_weights(groups["model"])
+        same_rows = np.array_equal(rows, flat.used)
         for name, tensor in own.items():
-            tensor.copy_(saved[name])
+            if name.startswith(f"{flat.word}:") and not same_rows:
+                # Other data, which the user accepted: rows that were not used before have no moments yet.
+                tensor.copy_(_for_other_rows(saved[name], rows, flat.used))
+            else:
+                tensor.copy_(saved[name])
         self.network.words_seen = flat.words_with_moments()
 
     def _update(self, step: int, loss: Tensor, rate: float) -> None:
