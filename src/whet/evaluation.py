@@ -38,10 +38,16 @@ class Evaluator:
         config = job.prepared.config
         self.batch_rows = config.evaluate.eval_batch_size
         self.probe = probe_rows(len(job.feed.tokens), config.evaluate.probe_rows, config.train.seed)
+        self._validation: dict[int, Array] = {}
+        """Logits by step: of the last evaluation, and of the best one before it."""
 
     def __call__(self, state: State) -> Evaluation:
         started = time.monotonic()
-        record, _ = self.measure("validation", state)
+        batch_rows = self.batch_rows
+        record, found = self.measure("validation", state)
+        self._validation = {step: own for step, own in self._validation.items() if step == state.best_step}
+        if self.batch_rows == batch_rows:
+            self._validation[state.step] = found
         logits = self.logits("train", self.probe)
         labels = self.job.prepared.labels("train")
         assert labels is not None
@@ -49,6 +55,11 @@ class Evaluator:
         record = _replaced(record, probe_loss=probe_loss, seconds=round(time.monotonic() - started, 3))
         # What decides about the best step must be one number, also where processors differ in the last bit.
         return self.job.ranks.from_main(record)  # type: ignore[no-any-return]
+
+    def validation_logits(self, step: int) -> Array:
+        """Those of this step, whose weights the model has: as they were evaluated, or else computed."""
+        found = self._validation.get(step)
+        return self.logits("validation") if found is None else found
 
     def measure(self, split: str, state: State) -> tuple[Evaluation, Array]:
         """The record of one split, and its logits in input order."""
@@ -99,6 +110,7 @@ class Evaluator:
     def _take_fewer(self, rows: int) -> None:
         """Memory ran out: the rest of the run evaluates so many rows at a time."""
         self.batch_rows = rows
+        self._validation = {}  # in other batches the last bits may be others, and a resumed run has only these
         self.smaller(rows)
 
     def _worst(self, split: str, logits: Array, labels: Array, answers: Array) -> list[dict[str, Any]]:

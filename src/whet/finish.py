@@ -139,15 +139,13 @@ def finish(
     if best != job.state.step:
         job.stepper.load(checkpoints.load(best, weights_only=True).tensors)
     logits: dict[str, Array] = {}
-    for split in ("validation", "test"):
-        if split not in job.prepared.tokens:
-            continue
-        if job.prepared.labels(split) is None:
-            logits[split] = evaluator.logits(split)
-        else:
-            record, logits[split] = evaluator.measure(split, job.state)
-            if split == "test":
-                append(record)
+    if "validation" in job.prepared.tokens:
+        logits["validation"] = evaluator.validation_logits(best)
+    if job.prepared.labels("test") is not None:
+        record, logits["test"] = evaluator.measure("test", job.state)
+        append(record)
+    elif "test" in job.prepared.tokens:
+        logits["test"] = evaluator.logits("test")
     model = job.stepper.finished_model()
     if not job.ranks.is_main:
         return
