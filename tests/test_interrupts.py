@@ -145,11 +145,12 @@ def test_a_second_signal_while_a_command_starts_leaves_at_once() -> None:
 
 
 ENDLESS = """
-import os, signal, sys, time
+import os, signal, sys, threading, time
 from whet import cli
 from whet.engine import model
 
 def endless(*_, **__):
+    print("loaded by", threading.current_thread().name, file=sys.stderr, flush=True)
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(600)
 
@@ -171,3 +172,4 @@ def test_whoever_interrupts_does_not_wait_for_a_model_that_is_being_loaded(tiny_
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr.count("Interrupted")) == (Interrupted.exit_code, 1), done.stderr
+    assert "loaded by whet-model" in done.stderr  # and not by the thread that the signal arrives in

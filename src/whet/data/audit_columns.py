@@ -112,7 +112,7 @@ def load_columns(name: str, split: SplitRows, task: Task) -> SplitColumns:
     texts: list[str] = [column for column in ("text", "pair") if column in split.column_names]
     keys, rows, has_label = np.empty(count, np.uint64), np.empty(count, np.uint32), np.zeros(count, bool)
     words = {column: np.empty(count, np.int32) for column in texts}
-    labels = _empty_labels(split, task, count) if "label" in split.column_names else None
+    labels = _empty_labels(task, count) if "label" in split.column_names else None
     head: list[Any] = []
     done, room = 0, HEAD_BYTES
     for batch in split.batches():
@@ -133,7 +133,7 @@ def load_columns(name: str, split: SplitRows, task: Task) -> SplitColumns:
     return SplitColumns(name, keys, rows, labels, has_label, words, table.slice(0, HEAD_ROWS))
 
 
-def _empty_labels(split: SplitRows, task: Task, count: int) -> Any:
+def _empty_labels(task: Task, count: int) -> Any:
     import numpy as np
 
     if task.kind == "multilabel":

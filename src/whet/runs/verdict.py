@@ -97,7 +97,7 @@ def judge(seen: Observed) -> Verdict:
         confidence=_confidence(signs, call, replayed),
         doubt=doubt,
         numbers=_numbers(signs, call),
-        advice=_TRY_AGAIN if doubt and call.verdict not in SICK else call.advice,
+        advice=_TRY_AGAIN if doubt and _TONES.get(call.verdict) == "good" else call.advice,
         baseline=baseline(signs),
         assumed=seen.assumed,
     )
