@@ -144,6 +144,34 @@ def test_a_second_signal_while_a_command_starts_leaves_at_once() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (75, "first\n", "")
 
 
+# Python forgets what passed through an exec at the next one: what is imported at the end must be loaded before.
+HEAD = """
+import sys, whet.cli.root, whet.cli.processes
+from whet import cli
+from whet.errors import Interrupted
+from whet.interrupts import Interrupts
+KILL = "import os; os.kill(os.getpid(), 15)"
+"""
+STARTING = """
+cli.main = lambda: exec(KILL)
+cli.entry()
+"""
+READING = """
+try:
+    with Interrupts() as interrupts, interrupts.at_once():
+        exec(KILL)
+except Interrupted:
+    sys.exit(75)
+"""
+
+
+@pytest.mark.parametrize("body", [STARTING, READING], ids=["starting", "reading"])
+def test_a_signal_within_an_exec_does_not_end_the_module_by_another(tmp_path: Path, body: str) -> None:
+    (tmp_path / "victim.py").write_text(HEAD + body)
+    ended = subprocess.run([sys.executable, "-m", "victim"], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 75, ended.stderr
+
+
 ENDLESS = """
 import os, signal, sys, threading, time
 from whet import cli

@@ -30,6 +30,14 @@ ECHO_SECONDS = 5.0
 _early: list[int] = []
 
 
+class SignalArrived(KeyboardInterrupt):
+    """A signal that leaves where it arrived.
+
+    Never a plain KeyboardInterrupt: where that passes through an `exec` (every dataclass has one), `python -m whet`
+    ends by SIGINT, whatever was caught and whatever code it leaves with.
+    """
+
+
 def remember(number: int) -> None:
     """A signal that came before there was a run to stop. One of several processes first meets the others, and then
     tells them: if it left without a word, they would wait for it."""
@@ -116,4 +124,4 @@ class Interrupts:
             os._exit(Interrupted.exit_code)
         self._received, self._when = number, time.monotonic()
         if self._at_once:
-            raise KeyboardInterrupt
+            raise SignalArrived

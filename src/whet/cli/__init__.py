@@ -13,7 +13,7 @@ import threading
 from types import FrameType
 
 from whet.errors import EnvironmentFault, Interrupted, WhetError
-from whet.interrupts import remember
+from whet.interrupts import SignalArrived, remember
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LOADING = ("whet-model", "whet-wake")
@@ -99,7 +99,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
     if "LOCAL_RANK" in os.environ and sys.argv[1:2] == ["train"]:
         remember(number)
         return
-    raise KeyboardInterrupt(signal.Signals(number).name)
+    raise SignalArrived(signal.Signals(number).name)
 
 
 def _leave_now(number: int, frame: FrameType | None) -> None:
