@@ -150,15 +150,17 @@ def test_training_with_dropout_repeats_itself_to_the_bit() -> None:
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_dropout_drops_the_asked_share() -> None:
+@pytest.mark.parametrize("rate", [0.1, 0.25, 0.001, 0.9])
+def test_dropout_drops_the_asked_share(rate: float) -> None:
     from whet.engine.fused.pieces_cpu import CpuPieces
 
     pieces = CpuPieces(0)
     pieces.start(True)
-    mask = pieces._mask(torch.Size((1000, 1000)), 0.1, 1, torch.float32)
+    mask = pieces._mask(torch.Size((2000, 2000)), rate, 1, torch.float32)
     assert mask is not None
-    assert float((mask == 0).float().mean()) == pytest.approx(0.1, abs=2e-3)
-    assert float(mask.mean()) == pytest.approx(1.0, abs=2e-3)
+    error = 4 * (rate * (1 - rate) / mask.numel()) ** 0.5
+    assert float((mask == 0).double().mean()) == pytest.approx(rate, abs=error + 0.5 / 65536)
+    assert float(mask.double().mean()) == pytest.approx(1.0, abs=2 * error / (1 - rate))
 
 
 def test_rows_that_no_text_uses_stay_as_they_were() -> None:
