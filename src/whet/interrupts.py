@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ STOPPED_ELSEWHERE = (
 )
 # A launcher passes on what the terminal has sent to all of its processes already: that is one signal, not two.
 ECHO_SECONDS = 5.0
+AGAIN_SECONDS = 0.05
 _early: list[int] = []
 
 
@@ -36,6 +38,30 @@ class SignalArrived(KeyboardInterrupt):
     Never a plain KeyboardInterrupt: where that passes through an `exec` (every dataclass has one), `python -m whet`
     ends by SIGINT, whatever was caught and whatever code it leaves with.
     """
+
+    def __init__(self, number: int, forget: Callable[[], None]) -> None:
+        """`forget` makes the handler wait for its first signal again."""
+        super().__init__(signal.Signals(number).name)
+        self.number, self.forget = number, forget
+
+
+Hook = Callable[[Any], object]
+
+
+def hearing_again(otherwise: Hook) -> Hook:
+    """For `sys.unraisablehook`: Python drops what is raised where an object is taken away, as imports often do."""
+
+    def hear(lost: Any) -> None:
+        if not isinstance(lost.exc_value, SignalArrived):
+            otherwise(lost)
+            return
+        lost.exc_value.forget()
+        # A moment later, by another thread: here it would be dropped again.
+        again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), lost.exc_value.number))
+        again.daemon = True
+        again.start()
+
+    return hear
 
 
 def remember(number: int) -> None:
@@ -54,6 +80,7 @@ class Interrupts:
         self._when = 0.0
         self._at_once = False
         self._before: dict[int, Any] = {}
+        self._hook: Any = None
 
     def __enter__(self) -> Interrupts:
         if _early:
@@ -62,6 +89,8 @@ class Interrupts:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 self._before[number] = signal.signal(number, self._receive)
+            self._hook = sys.unraisablehook
+            sys.unraisablehook = hearing_again(self._hook)
         return self
 
     def __exit__(
@@ -69,6 +98,8 @@ class Interrupts:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if self._before:
+            sys.unraisablehook = self._hook
         if isinstance(error, KeyboardInterrupt) and self._received is not None:
             # It arrived between leaving `at_once` and the line that ends it.
             self.check()
@@ -124,4 +155,7 @@ class Interrupts:
             os._exit(Interrupted.exit_code)
         self._received, self._when = number, time.monotonic()
         if self._at_once:
-            raise SignalArrived
+            raise SignalArrived(number, self._forget)
+
+    def _forget(self) -> None:
+        self._received = None

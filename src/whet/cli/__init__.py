@@ -5,19 +5,18 @@ Little is imported here: a signal should find its handler as early as it can.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
 import sys
-import threading
 from types import FrameType
+from typing import NoReturn
 
 from whet.errors import EnvironmentFault, Interrupted, WhetError
-from whet.interrupts import SignalArrived, remember
+from whet.interrupts import SignalArrived, hearing_again, remember
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-LOADING = ("whet-model", "whet-wake")
-"""Threads of engine.devices and prepare."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -87,6 +86,11 @@ def interrupted(error: BaseException | None) -> Interrupted:
 
 def leave_when_told() -> None:
     """Signals leave where they arrive; a run sets handlers of its own while it has something to save."""
+    sys.unraisablehook = hearing_again(sys.__unraisablehook__)
+    _wait_for_the_first()
+
+
+def _wait_for_the_first() -> None:
     for number in SIGNALS:
         signal.signal(number, _leave)
 
@@ -99,14 +103,14 @@ def _leave(number: int, frame: FrameType | None) -> None:
     if "LOCAL_RANK" in os.environ and sys.argv[1:2] == ["train"]:
         remember(number)
         return
-    raise SignalArrived(signal.Signals(number).name)
+    raise SignalArrived(number, _wait_for_the_first)
 
 
 def _leave_now(number: int, frame: FrameType | None) -> None:
     os._exit(Interrupted.exit_code)
 
 
-def entry() -> None:
+def entry() -> NoReturn:
     try:
         leave_when_told()
         _end_with_the_launcher()
@@ -116,12 +120,22 @@ def entry() -> None:
     # What there was to do is done; an agent that ends its processes sends a signal to those that are ending already.
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN if "LOCAL_RANK" in os.environ else _leave_now)
-    if any(thread.name in LOADING for thread in threading.enumerate()):
-        # They load what nobody waits for any more, and Python must not be taken down under them.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
+    _end(code)
+
+
+def _end(code: int) -> NoReturn:
+    """What was registered is done, and Python is not taken down: threads that load what nobody waits for any more, or
+    that belong to torch, now and then abort a process under which that happens."""
+    with contextlib.suppress(Exception):
+        atexit._run_exitfuncs()
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except (BrokenPipeError, ValueError):
+            pass  # nobody is there to read it
+        except OSError:
+            code = code or EnvironmentFault.exit_code
+    os._exit(code)
 
 
 def _end_with_the_launcher() -> None:
