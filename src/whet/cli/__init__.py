@@ -124,9 +124,13 @@ def entry() -> NoReturn:
 
 
 def _end(code: int) -> NoReturn:
-    """What was registered is done, and Python is not taken down: threads that load what nobody waits for any more, or
-    that belong to torch, now and then abort a process under which that happens."""
+    """Threads that save come to their end and what was registered is done, as Python itself would see to; but Python is
+    not taken down: threads that load what nobody waits for any more, or that belong to torch, abort now and then
+    where that happens."""
+    import threading
+
     with contextlib.suppress(Exception):
+        threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
     for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
