@@ -30,12 +30,14 @@ def ended(body: str, stdout: Any = subprocess.PIPE) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_a_thread_that_saves_comes_to_its_end() -> None:
-    assert ended("threading.Thread(target=lambda: (time.sleep(0.5), print('saved'))).start()") == (0, "saved\n")
+def test_what_a_library_left_to_a_thread_is_done() -> None:
+    assert ended("threading.Thread(target=lambda: (time.sleep(0.5), print('sent'))).start()") == (0, "sent\n")
 
 
-def test_a_thread_that_nobody_waits_for_does_not_hold_it_up() -> None:
-    assert ended("threading.Thread(target=time.sleep, args=(600,), daemon=True).start()") == (0, "")
+@pytest.mark.parametrize("daemon", [True, False])
+def test_whoever_interrupts_waits_for_no_thread(daemon: bool) -> None:
+    endless = f"threading.Thread(target=time.sleep, args=(600,), daemon={daemon}).start()"
+    assert ended(f"{endless}; import signal; signal.raise_signal(signal.SIGINT)") == (75, "")
 
 
 def test_what_was_registered_is_done() -> None:

@@ -114,23 +114,25 @@ def entry() -> NoReturn:
     try:
         leave_when_told()
         _end_with_the_launcher()
-        code = _for_caller(main())
+        code = main()
     except KeyboardInterrupt as error:  # before main began, or between two of its lines
-        code = _for_caller(_report(interrupted(error)))
+        code = _report(interrupted(error))
     # What there was to do is done; an agent that ends its processes sends a signal to those that are ending already.
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN if "LOCAL_RANK" in os.environ else _leave_now)
-    _end(code)
+    # Python is not taken down: threads that load what nobody waits for any more, or that belong to torch, abort now and
+    # then where that happens.
+    os._exit(_for_caller(_finished(code)))
 
 
-def _end(code: int) -> NoReturn:
-    """Threads that save come to their end and what was registered is done, as Python itself would see to; but Python is
-    not taken down: threads that load what nobody waits for any more, or that belong to torch, abort now and then
-    where that happens."""
+def _finished(code: int) -> int:
+    """What libraries left to threads, what was registered and the output are done, as Python itself would see to; but
+    whoever interrupted does not wait for a download."""
     import threading
 
     with contextlib.suppress(Exception):
-        threading._shutdown()  # type: ignore[attr-defined]
+        if code != Interrupted.exit_code:
+            threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
     for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
@@ -139,7 +141,7 @@ def _end(code: int) -> NoReturn:
             pass  # nobody is there to read it
         except OSError:
             code = code or EnvironmentFault.exit_code
-    os._exit(code)
+    return code
 
 
 def _end_with_the_launcher() -> None:
