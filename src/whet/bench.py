@@ -8,10 +8,12 @@ another's start. A turn is a number of steps after a few that are not counted; w
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ import numpy as np
 
 from whet.config import Config
 from whet.errors import EnvironmentFault
+from whet.interrupts import SIGNALS
 
 WARM_STEPS = 5
 Say = Callable[[str], None]
@@ -47,7 +50,7 @@ def bench_training(config: Config, *, steps: int, turns: int, say: Say, compiled
     """Milliseconds a step of each contender, the ratios, peak memory, and whether the losses agree."""
     contenders = (COMPILED, *TRAINERS) if compiled else TRAINERS
     with tempfile.TemporaryDirectory(prefix="whet-bench-") as scratch:
-        workers = {who.name: _Worker(_trainer, config, who, scratch) for who in contenders}
+        workers = {who.name: _Worker(scratch, _trainer, config, who, scratch) for who in contenders}
         try:
             times = _turns(workers, steps, turns, say)
             memory = {name: worker.ask("memory") for name, worker in workers.items()}
@@ -80,8 +83,8 @@ def bench_prediction(config: Config, *, rows: int, turns: int, say: Say) -> dict
     with tempfile.TemporaryDirectory(prefix="whet-bench-") as scratch:
         folder = _saved_classifier(config, Path(scratch) / "model")
         texts = _texts(config, rows)
-        workers = {"stock pipeline": _Worker(_pipeline, folder, texts, config.train.device)}
-        workers["whet"] = _Worker(_predictor, folder, texts, config.train.device)
+        workers = {"stock pipeline": _Worker(scratch, _pipeline, folder, texts, config.train.device)}
+        workers["whet"] = _Worker(scratch, _predictor, folder, texts, config.train.device)
         try:
             times = _turns(workers, 0, turns, say)
             memory = {name: worker.ask("memory") for name, worker in workers.items()}
@@ -133,11 +136,12 @@ def _agreement(losses: dict[str, list[float]]) -> dict[str, Any]:
 class _Worker:
     """A process that answers questions."""
 
-    def __init__(self, work: Callable[..., None], *arguments: Any) -> None:
+    def __init__(self, scratch: str, work: Callable[..., None], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=work, args=(theirs, *arguments), daemon=True)
-        self._process.start()
+        self._process = context.Process(target=_begin, args=(scratch, work, theirs, *arguments), daemon=True)
+        with _signals_blocked():  # and for ever in the process: a Ctrl-C is for the one that asks
+            self._process.start()
         theirs.close()
 
     def wait(self) -> None:
@@ -158,9 +162,27 @@ class _Worker:
         return value
 
     def close(self) -> None:
-        self._pipe.close()  # it leaves by itself when nobody is there to ask
-        self._process.join(timeout=20)
-        self._process.kill()
+        self._pipe.close()
+        self._process.kill()  # it has nothing to save
+        self._process.join()
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin(scratch: str, work: Callable[..., None], *arguments: Any) -> None:
+    """It ends by a kill: what it has in files for a while must lie where we remove them."""
+    tempfile.tempdir = scratch
+    work(*arguments)
 
 
 def _serve(pipe: Any, make: Callable[[], dict[str, Callable[..., Any]]]) -> None:
@@ -171,8 +193,8 @@ def _serve(pipe: Any, make: Callable[[], dict[str, Callable[..., Any]]]) -> None
         while True:
             question, *arguments = pipe.recv()
             pipe.send(("ok", answers[question](*arguments)))
-    except EOFError:
-        return
+    except (EOFError, BrokenPipeError):
+        return  # nobody asks any more
     except Exception as error:
         pipe.send(("error", f"{type(error).__name__}: {error}"))
 

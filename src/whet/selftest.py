@@ -56,6 +56,7 @@ class Warm:
             stdout=subprocess.PIPE,
             env=environment,
             bufsize=0,
+            start_new_session=True,  # a Ctrl-C is for us alone
         )
         self._answers: dict[int, queue.Queue[int]] = {}
         self._asking = threading.Lock()
@@ -63,8 +64,10 @@ class Warm:
         threading.Thread(target=self._listen, daemon=True).start()
         try:
             self.forks = self._ready.get(timeout=START_SECONDS)
-        except queue.Empty:
-            self.close()
+        except BaseException as error:
+            self._process.kill()
+            if not isinstance(error, queue.Empty):
+                raise
             raise EnvironmentFault("The self-test's process did not start.", "Try: python -m whet --version") from None
 
     def start(self, arguments: list[str], folder: Path, **request: Any) -> Command:

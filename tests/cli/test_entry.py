@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -48,3 +50,44 @@ def test_what_was_registered_is_done() -> None:
 def test_output_that_cannot_be_written_at_the_end_is_a_fault() -> None:
     with open("/dev/full", "w") as full:
         assert ended("print('result')", full)[0] == 4
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["runs"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_went_away_is_no_failure(tmp_path: Path, arguments: list[str], unbuffered: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    command = [sys.executable, "-m", "whet", *arguments]
+    with open(writing, "w") as gone:
+        done = subprocess.run(command, stdout=gone, stderr=subprocess.PIPE, env=environment, cwd=tmp_path, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_are_no_failure(tmp_path: Path, tiny_model_folder: Path, closed: str) -> None:
+    settings = f"--model {tiny_model_folder} --max-steps 2 --run {tmp_path / 'run'}"
+    command = f"{sys.executable} -m whet train sample/pairs {settings} {closed}"
+    assert subprocess.run(command, shell=True, cwd=tmp_path).returncode == 0
+    assert subprocess.run(f"{sys.executable} -m whet verdict {tmp_path / 'run'} {closed}", shell=True).returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [["selftest"], ["bench", "sample/pairs"]])
+def test_whoever_interrupts_helpers_hears_of_them_once(
+    tmp_path: Path, tiny_model_folder: Path, arguments: list[str]
+) -> None:
+    """As a terminal does it: every process of the group gets the signal."""
+    model = ["--model", str(tiny_model_folder)] if arguments[0] == "bench" else []
+    running = subprocess.Popen(
+        [sys.executable, "-m", "whet", *arguments, *model],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        start_new_session=True,
+        text=True,
+    )
+    time.sleep(3)
+    os.killpg(running.pid, signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert (running.returncode, "Traceback" in said, said.count("Interrupted")) == (75, False, 1), said
+    assert list(tmp_path.glob("whet-*")) == []

@@ -46,6 +46,13 @@ def test_a_mistake_that_shows_late_is_told_once_and_not_tried_again(place: Path)
     assert not (place / "run").exists()
 
 
+def test_nothing_is_left_in_the_folder_for_temporary_files(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(place / "tmp"))
+    code, _, err = finished(started(place, "--max-steps", "2"))
+    assert (code, list((place / "tmp").iterdir())) == (0, []), err
+
+
 def test_a_folder_that_is_not_a_run_is_told_once(place: Path) -> None:
     (place / "run").mkdir()
     (place / "run" / "mine.txt").touch()

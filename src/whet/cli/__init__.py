@@ -25,6 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     from whet.cli.root import root
 
+    output = sys.stdout
     try:
         left_with = root.main(args=arguments, prog_name="whet", standalone_mode=False)
         return left_with if isinstance(left_with, int) else 0
@@ -39,9 +40,9 @@ def main(arguments: list[str] | None = None) -> int:
     except WhetError as error:
         return _report(error)
     except SystemExit as error:
-        # The library leaves with 1 when the reader of our output went away (`whet runs | head`): nothing failed.
-        closed = type(sys.stdout).__name__ == "PacifyFlushWrapper"
-        return 0 if closed else int(error.code or 0)
+        # Where the reader of our output went away (`whet runs | head`), the library puts another stream in its place
+        # and leaves with 1: nothing failed.
+        return int(error.code or 0) if sys.stdout is output else 0
     except BrokenPipeError:
         # The reader of our output went away (`whet runs | head`): nothing is left to say to it.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
@@ -54,6 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _report(error: WhetError) -> int:
+    _expect_no_first()
     if os.environ.get("WHET_DEBUG"):
         import traceback
 
@@ -95,11 +97,17 @@ def _wait_for_the_first() -> None:
         signal.signal(number, _leave)
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
+def _expect_no_first() -> None:
+    """The command is ending: a signal from now on is a second one, which leaves at once."""
     # A launcher passes on what the terminal has sent to all of its processes already: that is no second signal.
     second = signal.SIG_IGN if "LOCAL_RANK" in os.environ else _leave_now
-    for each in SIGNALS:
-        signal.signal(each, second)
+    for number in SIGNALS:
+        if signal.getsignal(number) is _leave:
+            signal.signal(number, second)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    _expect_no_first()
     if "LOCAL_RANK" in os.environ and sys.argv[1:2] == ["train"]:
         remember(number)
         return
@@ -114,15 +122,20 @@ def entry() -> NoReturn:
     try:
         leave_when_told()
         _end_with_the_launcher()
+        _open_closed_streams()
         code = main()
+        _expect_no_first()
     except KeyboardInterrupt as error:  # before main began, or between two of its lines
         code = _report(interrupted(error))
-    # What there was to do is done; an agent that ends its processes sends a signal to those that are ending already.
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_IGN if "LOCAL_RANK" in os.environ else _leave_now)
     # Python is not taken down: threads that load what nobody waits for any more, or that belong to torch, abort now and
     # then where that happens.
     os._exit(_for_caller(_finished(code)))
+
+
+def _open_closed_streams() -> None:
+    """A caller may have closed them (`whet train … >&-`): what is written to them goes nowhere."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
 def _finished(code: int) -> int:
@@ -134,7 +147,7 @@ def _finished(code: int) -> int:
         if code != Interrupted.exit_code:
             threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
-    for stream in filter(None, (sys.stdout, sys.stderr)):
+    for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (BrokenPipeError, ValueError):

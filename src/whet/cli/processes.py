@@ -54,7 +54,7 @@ def is_main() -> bool:
 
 def launch(arguments: list[str], processes: int, restarts: int) -> int:
     """Run `whet train ARGUMENTS` in so many processes of this machine; the exit code that all of them agree on."""
-    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -63,27 +63,30 @@ def launch(arguments: list[str], processes: int, restarts: int) -> int:
         if name.startswith(("torch.distributed.elastic", "torch.multiprocessing")):
             logging.getLogger(name).setLevel(logging.CRITICAL)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=processes,
-        run_id=f"whet-{os.getpid()}",
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        local_addr="localhost",
-        max_restarts=restarts,
-        shutdown_timeout=GRACE_SECONDS,
-    )
-    with tempfile.TemporaryDirectory(prefix="whet-") as codes:
-        os.environ[CODES] = codes
+    with tempfile.TemporaryDirectory(prefix="whet-") as scratch:
+        codes = Path(scratch) / "codes"
+        codes.mkdir()
+        os.environ[CODES] = str(codes)
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=processes,
+            logs_specs=DefaultLogsSpecs(log_dir=scratch),  # else a folder that nobody removes
+            run_id=f"whet-{os.getpid()}",
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="localhost",
+            max_restarts=restarts,
+            shutdown_timeout=GRACE_SECONDS,
+        )
         try:
             elastic_launch(config, sys.executable)("-m", "whet", "train", *arguments)
         except ChildFailedError as error:
-            lost = [file.read_text() for file in sorted(Path(codes).glob(f"*{LOST}"))]
+            lost = [file.read_text() for file in sorted(codes.glob(f"*{LOST}"))]
             raise _fault(error, restarts, lost) from None
         except SignalException:
             return Interrupted.exit_code
-        return max((int(file.read_text()) for file in Path(codes).iterdir()), default=0)
+        return max((int(file.read_text()) for file in codes.iterdir()), default=0)
 
 
 @contextmanager

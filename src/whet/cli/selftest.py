@@ -35,7 +35,11 @@ def selftest(kills: int, signals: int, corruptions: int, seed: int, as_json: boo
         if not as_json:
             click.echo(line, err=True)
 
-    outcome = run_selftest(folder, kills=kills, signals=signals, corruptions=corruptions, seed=seed, say=say)
+    try:
+        outcome = run_selftest(folder, kills=kills, signals=signals, corruptions=corruptions, seed=seed, say=say)
+    except KeyboardInterrupt:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     if as_json:
         about = {"tallies": [asdict(tally) for tally in outcome.tallies], "corruptions": outcome.corruptions}
         click.echo(json.dumps({"passed": outcome.passed, "seconds": round(outcome.seconds, 1), **about}))

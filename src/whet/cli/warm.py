@@ -63,22 +63,29 @@ def serve() -> None:
             with contextlib.suppress(ImportError):
                 import_module(name)
         forks = thread_count() == 1
-    replies.write(json.dumps({"ready": True, "forks": forks}) + "\n")
     running: dict[int, int] = {}
+    try:
+        replies.write(json.dumps({"ready": True, "forks": forks}) + "\n")
+        _answer_requests(running, replies, forks)
+    except BrokenPipeError:
+        pass  # nobody waits for an answer any more
+    for process in running.values():
+        os.kill(process, signal.SIGKILL)
+
+
+def _answer_requests(running: dict[int, int], replies: Any, forks: bool) -> None:
     buffer = b""
     while True:
         readable, _, _ = select.select([0], [], [], POLL_SECONDS if running else None)
         if readable:
             received = os.read(0, 65536)
             if not received:
-                break
+                return
             *lines, buffer = (buffer + received).split(b"\n")
             for line in lines:
                 _obey(json.loads(line), running, forks)
         for number in _reap(running, replies):
             del running[number]
-    for process in running.values():
-        os.kill(process, signal.SIGKILL)
 
 
 def _obey(request: dict[str, Any], running: dict[int, int], forks: bool) -> None:
