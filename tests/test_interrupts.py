@@ -184,6 +184,32 @@ def test_a_signal_in_an_odd_place_is_heard(tmp_path: Path, door: str, what: str)
     assert (ended.returncode, "Traceback" in ended.stderr) == (75, False), ended.stderr
 
 
+IMPORTING = """
+import os, signal, sys, time
+from whet import cli
+
+def hear(event, given):
+    if event == "import" and given[0] == "torch.distributed" and not sent:
+        sent.append(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+def main():
+    import torch
+    print("imported", flush=True)
+    time.sleep(60)
+
+sent = []
+sys.addaudithook(hear)
+cli.main = main
+cli.entry()
+"""
+
+
+def test_a_signal_while_torch_is_imported_waits_for_its_end() -> None:
+    ended = subprocess.run([sys.executable, "-c", IMPORTING], capture_output=True, text=True, timeout=100)
+    assert (ended.returncode, ended.stdout) == (75, "imported\n"), ended.stderr
+
+
 ENDLESS = """
 import os, signal, sys, threading, time
 from whet import cli

@@ -46,22 +46,55 @@ class SignalArrived(KeyboardInterrupt):
 
 
 Hook = Callable[[Any], object]
+_waiting: list[int] = []
+"""A signal that will be sent again."""
 
 
 def hearing_again(otherwise: Hook) -> Hook:
     """For `sys.unraisablehook`: Python drops what is raised where an object is taken away, as imports often do."""
 
     def hear(lost: Any) -> None:
-        if not isinstance(lost.exc_value, SignalArrived):
+        if isinstance(lost.exc_value, SignalArrived):
+            lost.exc_value.forget()
+            _send_again(lost.exc_value.number)
+        else:
             otherwise(lost)
-            return
-        lost.exc_value.forget()
-        # A moment later, by another thread: here it would be dropped again.
-        again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), lost.exc_value.number))
-        again.daemon = True
-        again.start()
 
     return hear
+
+
+def put_off(number: int, frame: FrameType | None) -> bool:
+    """Whether a handler must not raise here, because torch is being imported: its C++ ends the process by an abort
+    where that happens. The signal comes again in a moment; another one meanwhile is a second one."""
+    if not _imports_torch(frame):
+        return False
+    if not _waiting:
+        _send_again(number)
+    elif "LOCAL_RANK" not in os.environ:
+        os._exit(Interrupted.exit_code)
+    return True
+
+
+def _imports_torch(frame: FrameType | None) -> bool:
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package == "torch" and frame.f_code.co_name == "<module>":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _send_again(number: int) -> None:
+    """A moment later, by another thread: here it would be dropped."""
+
+    def send() -> None:
+        _waiting.clear()
+        os.kill(os.getpid(), number)
+
+    _waiting.append(number)
+    again = threading.Timer(AGAIN_SECONDS, send)
+    again.daemon = True
+    again.start()
 
 
 def remember(number: int) -> None:
@@ -149,6 +182,8 @@ class Interrupts:
         return self._deadline is not None and time.monotonic() >= self._deadline
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self._at_once and self._received is None and put_off(number, frame):
+            return
         if self._received is not None:
             if "LOCAL_RANK" in os.environ and time.monotonic() - self._when < ECHO_SECONDS:
                 return

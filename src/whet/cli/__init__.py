@@ -14,7 +14,7 @@ from types import FrameType
 from typing import NoReturn
 
 from whet.errors import EnvironmentFault, Interrupted, WhetError
-from whet.interrupts import SignalArrived, hearing_again, remember
+from whet.interrupts import SignalArrived, hearing_again, put_off, remember
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -107,6 +107,8 @@ def _expect_no_first() -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
+    if put_off(number, frame):
+        return
     _expect_no_first()
     if "LOCAL_RANK" in os.environ and sys.argv[1:2] == ["train"]:
         remember(number)
