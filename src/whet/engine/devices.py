@@ -8,6 +8,7 @@ import functools
 import os
 import socket
 import threading
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,8 @@ import torch
 
 from whet.engine.ranks import ANSWER, Ranks, several_processes
 from whet.errors import EnvironmentFault, UsageError
+
+LETTING_GO_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,8 @@ def _part(control: Any) -> None:
     import torch.distributed as dist
 
     if dist.is_initialized():
+        # A thread may be about to let go of its last tensors, for which it needs Python; later it would abort.
+        time.sleep(LETTING_GO_SECONDS)
         with contextlib.suppress(Exception):
             dist.destroy_process_group(control)
 
