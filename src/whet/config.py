@@ -120,7 +120,7 @@ class EvaluateConfig:
 
     evaluations: int = setting(12, "evaluations a run, evenly spread", "--evaluations")
     eval_every: int | None = setting(None, "evaluate every so many steps instead", "--eval-every")
-    eval_batch_size: int = setting(32, "rows an evaluation batch", "--eval-batch-size")
+    eval_batch_size: int = setting(1024, "most rows an evaluation batch", "--eval-batch-size")
     metric: str = setting("auto", "metric that decides the best step", "--metric")
     patience: int | None = setting(None, "stop after this many evaluations without a better one", "--patience")
     min_improvement: float = setting(0.0, "what counts as better")

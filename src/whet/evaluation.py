@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 SHOWN_CHARACTERS = 300
+BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
+"""Tokens a batch: enough to fill the device, and no more than a training step has in memory."""
+LOCKSTEP_ROWS = 32
+"""Rows a batch where a model is split: processes that cut by tokens would make different numbers of passes."""
 
 
 class Evaluator:
@@ -97,11 +101,13 @@ class Evaluator:
         return logits_together(ranks, tokens, rows, compute, lockstep=True)
 
     def _compute(self, tokens: Tokens, rows: Array | None, between: Callable[[], None] | None = None) -> Array:
+        lockstep = self.job.stepper.lockstep
         return compute_logits(
             self.job.network,
             tokens,
             self.job.hardware,
-            batch_rows=self.batch_rows,
+            batch_rows=min(self.batch_rows, LOCKSTEP_ROWS) if lockstep else self.batch_rows,
+            batch_tokens=None if lockstep else BATCH_TOKENS.get(self.job.hardware.device.type, 2048),
             rows=rows,
             between=self.between if between is None else between,
             smaller=self._take_fewer,

@@ -8,7 +8,8 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from whet.evaluation import Evaluator
 from whet.metrics.baseline import majority
 from whet.metrics.scores import predicted, probabilities
 from whet.prepare import Job
-from whet.records import Record, Start
+from whet.records import Evaluation, Record, Start
 from whet.runs.card import model_card
 from whet.runs.store import SUMS, RunFolder, sums_of
 
@@ -136,16 +137,19 @@ def finish(
     when the one before it is whole. Interrupted anywhere in here, it is all done again.
     """
     best = job.state.best_step if job.state.best_step >= 0 else job.state.step
-    if best != job.state.step:
-        job.stepper.load(checkpoints.load(best, weights_only=True).tensors)
     logits: dict[str, Array] = {}
-    if "validation" in job.prepared.tokens:
-        logits["validation"] = evaluator.validation_logits(best)
-    if job.prepared.labels("test") is not None:
-        record, logits["test"] = evaluator.measure("test", job.state)
+    record: Evaluation | None = None
+    with ExitStack() as proven:
+        if best != job.state.step:
+            job.stepper.load(proven.enter_context(checkpoints.reading(best, weights_only=True)).tensors)
+        if "validation" in job.prepared.tokens:
+            logits["validation"] = evaluator.validation_logits(best)
+        if job.prepared.labels("test") is not None:
+            record, logits["test"] = evaluator.measure("test", job.state)
+        elif "test" in job.prepared.tokens:
+            logits["test"] = evaluator.logits("test")
+    if record is not None:
         append(record)
-    elif "test" in job.prepared.tokens:
-        logits["test"] = evaluator.logits("test")
     model = job.stepper.finished_model()
     if not job.ranks.is_main:
         return
@@ -177,8 +181,10 @@ def write_model(folder: RunFolder, model: Any, tokenizer: Any) -> None:
         raise ArtifactError(f"{str(target)!r} is a link, which a run folder never holds.")
     save_model(model, tokenizer, scratch)
     (scratch / "README.md").write_text(model_card(folder), encoding="utf-8")
-    sync_tree(scratch)
-    folder.write_json(SUMS, sums_of(scratch))
+    with ThreadPoolExecutor(1) as beside:
+        sums = beside.submit(sums_of, scratch)
+        sync_tree(scratch)
+    folder.write_json(SUMS, sums.result())
     shutil.rmtree(target, ignore_errors=True)
     os.replace(scratch, target)
 

@@ -73,13 +73,26 @@ def test_what_is_saved_comes_back_bit_for_bit(tmp_path: Path) -> None:
 def test_weights_alone_are_loaded_without_the_moments_and_still_proven(tmp_path: Path) -> None:
     folder = saved(tmp_path, 3)
     (folder.folder(3) / "optimizer.safetensors").write_bytes(b"damaged")
-    found = folder.load(3, weights_only=True)
+    found = load(folder.folder(3), weights_only=True)
     assert torch.equal(found.tensors["model"]["weight"], checkpoint(3).tensors["model"]["weight"])
     assert "optimizer" not in found.tensors
     weights = folder.folder(3) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
     with pytest.raises(ArtifactError, match="SHA-256"):
-        folder.load(3, weights_only=True)
+        load(folder.folder(3), weights_only=True)
+
+
+def test_damage_is_the_reason_given_for_what_came_of_reading_it(tmp_path: Path) -> None:
+    folder = saved(tmp_path, 3)
+    weights = folder.folder(3) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    with pytest.raises(ArtifactError, match="SHA-256"), folder.reading(3, weights_only=True):
+        raise ValueError("not a finite number")
+
+
+def test_what_fails_while_an_undamaged_one_is_read_is_raised_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not finite"), saved(tmp_path, 3).reading(3):
+        raise ValueError("not finite")
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.uint8])

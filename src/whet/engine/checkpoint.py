@@ -104,12 +104,18 @@ class CheckpointFolder:
     def folder(self, step: int) -> Path:
         return self.path / f"{PREFIX}{step:06d}"
 
-    def load(self, step: int, *, weights_only: bool = False) -> Checkpoint:
-        """The checkpoint of this step, if its manifest proves it; or as much of it as predicting needs."""
-        checkpoint = load(self.folder(step), weights_only=weights_only)
-        if checkpoint.step != step:
-            raise ArtifactError(f"{str(self.folder(step))!r} holds step {checkpoint.step}: somebody renamed it.")
-        return checkpoint
+    def load(self, step: int) -> Checkpoint:
+        """The checkpoint of this step, if its manifest proves it."""
+        with self.reading(step) as checkpoint:
+            return checkpoint
+
+    @contextlib.contextmanager
+    def reading(self, step: int, *, weights_only: bool = False) -> Iterator[Checkpoint]:
+        """As `reading` of its folder."""
+        with reading(self.folder(step), weights_only=weights_only) as checkpoint:
+            if checkpoint.step != step:
+                raise ArtifactError(f"{str(self.folder(step))!r} holds step {checkpoint.step}: somebody renamed it.")
+            yield checkpoint
 
     def load_newest(self, recorded: Iterable[int] = ()) -> tuple[Checkpoint | None, list[str]]:
         """The newest checkpoint that is whole, and a line for each that was passed over.
@@ -252,17 +258,41 @@ def _canonical(content: Mapping[str, Any]) -> bytes:
 
 def load(folder: Path, *, weights_only: bool = False) -> Checkpoint:
     """A checkpoint that its manifest proves, byte for byte; anything else is an ArtifactError."""
+    with reading(folder, weights_only=weights_only) as checkpoint:
+        return checkpoint
+
+
+@contextlib.contextmanager
+def reading(folder: Path, *, weights_only: bool = False) -> Iterator[Checkpoint]:
+    """A checkpoint, or as much of it as predicting needs, to be read while other threads compare it with its manifest.
+
+    What was read counts only once this is left, which raises ArtifactError where the manifest does not prove it.
+    """
+    with ThreadPoolExecutor(thread_name_prefix="whet-prove") as beside:
+        with _told_as_artifact(folder):
+            if folder.is_symlink() or any(entry.is_symlink() for entry in folder.iterdir()):
+                raise ArtifactError(f"{str(folder)!r} holds a link, which a checkpoint never does.")
+            sums = _read_manifest(folder / MANIFEST)
+            state = json.loads(_proven(folder, STATE, sums.pop(STATE)).read_bytes())
+            chosen = {name: entry for name, entry in sums.items() if name == WEIGHTS or not weights_only}
+            proofs = [beside.submit(_proven, folder, name, entry) for name, entry in chosen.items()]
+        try:
+            with _told_as_artifact(folder):
+                tensors = {name.removesuffix(".safetensors"): TensorFile(folder / name) for name in chosen}
+                found = Checkpoint(int(state["step"]), tensors, state["values"])
+            yield found
+        finally:
+            # Damage is the reason of whatever else has come of it.
+            with _told_as_artifact(folder):
+                for proof in proofs:
+                    proof.result()
+
+
+@contextlib.contextmanager
+def _told_as_artifact(folder: Path) -> Iterator[None]:
+    """What damaged files raise, in words."""
     try:
-        if folder.is_symlink() or any(entry.is_symlink() for entry in folder.iterdir()):
-            raise ArtifactError(f"{str(folder)!r} holds a link, which a checkpoint never does.")
-        sums = _read_manifest(folder / MANIFEST)
-        state = json.loads(_proven(folder, STATE, sums.pop(STATE)).read_bytes())
-        chosen = {name: entry for name, entry in sums.items() if name == WEIGHTS or not weights_only}
-        tensors = {
-            name.removesuffix(".safetensors"): TensorFile(_proven(folder, name, entry))
-            for name, entry in chosen.items()
-        }
-        return Checkpoint(int(state["step"]), tensors, state["values"])
+        yield
     except WhetError:
         raise
     except OSError as error:

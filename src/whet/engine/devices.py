@@ -37,8 +37,7 @@ def choose_hardware(device: str = "auto", precision: str = "auto") -> Hardware:
     """The asked-for device, or the best there is; `auto` precision is bf16 only where it is native."""
     found = _device(device)
     if found.type == "cuda":
-        # Every stream has a workspace of its own for products: 8 MB of it do as well as the default of 32.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8")
+        _small_workspaces()
     native, reason = _native_bf16(found)
     if precision == "auto":
         return Hardware(found, "bf16" if native else "float32", reason)
@@ -56,9 +55,25 @@ def wake(device: str) -> None:
     def start() -> None:
         with contextlib.suppress(Exception):  # what is wrong with it is said when it is chosen
             if (found := _device(device)).type == "cuda":
-                torch.empty(1, device=found)
+                _small_workspaces()
+                for dtype in (torch.bfloat16, torch.float32):  # loads the products, and starts the thread of backward
+                    x = torch.zeros(16, 16, dtype=dtype, device=found, requires_grad=True)
+                    (x @ x).sum().backward()  # type: ignore[no-untyped-call]
+                _know_compiler()
 
     threading.Thread(target=start, name="whet-wake", daemon=True).start()
+
+
+def _small_workspaces() -> None:
+    """Every stream has a workspace of its own for products: 8 MB of it do as well as the default of 32."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8")
+
+
+def _know_compiler() -> None:
+    """Triton finds what it has compiled by a hash over itself, half a gigabyte, which the first kernel waits for."""
+    from triton.runtime import cache
+
+    cache.triton_key()
 
 
 def _device(name: str) -> torch.device:
