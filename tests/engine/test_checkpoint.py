@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from whet.engine import checkpoint as checkpoint_module
 from whet.engine.checkpoint import (
     FORMAT,
     MANIFEST,
@@ -272,6 +274,23 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(tmp_path: Path) -> None:
     assert found.step == 1
     assert not passed_over
     assert [entry.name for entry in folder.path.iterdir()] == ["step-000001"]
+
+
+def test_a_disk_that_fails_while_it_is_still_written_to_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, told = CheckpointFolder(tmp_path / "checkpoints"), []
+
+    def fails_once(handle: int) -> None:
+        if not told:
+            told.append(handle)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(checkpoint_module, "SYNCED_AT_ONCE", 1)
+    monkeypatch.setattr(os, "fsync", fails_once)
+    folder.save(checkpoint(1), -1)
+    with pytest.raises(EnvironmentFault, match="Input/output error"):
+        folder.wait()
 
 
 def test_a_failed_save_is_noticed_without_waiting_for_the_next(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from whet.interrupts import SIGNALS
+
 PRELOADED = (
     "datasets",
     "jinja2",
@@ -48,7 +50,6 @@ PRELOADED = (
     "whet.train",
 )
 POLL_SECONDS = 0.002
-SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 def serve() -> None:

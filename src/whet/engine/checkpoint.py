@@ -15,7 +15,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ PREFIX = "step-"
 TEMPORARY = ".writing-"
 ASIDE = ".passed-over-"
 REPLACED = ".replaced-"
+SYNCED_AT_ONCE = 32 << 20
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -344,12 +345,18 @@ def remove(folder: Path) -> None:
 
 def _write_file(path: Path, pieces: Iterator[Any]) -> dict[str, Any]:
     """Write, fsync, and say what was written; hashing and writing leave the other threads running."""
-    digest, size = hashlib.sha256(), 0
-    with open(path, "xb") as file:
+    digest, size, asked = hashlib.sha256(), 0, 0
+    with open(path, "xb") as file, ThreadPoolExecutor(1, thread_name_prefix="whet-sync") as disk:
+        syncs: list[Future[None]] = []
         for piece in pieces:
             digest.update(piece)
             size += len(piece)
             file.write(piece)
+            if size - asked >= SYNCED_AT_ONCE and (not syncs or syncs[-1].done()):
+                # The disk takes these while the next ones are hashed.
+                syncs, asked = [*syncs, disk.submit(os.fsync, file.fileno())], size
+        for sync in syncs:
+            sync.result()  # an error is told to one fsync only
         file.flush()
         os.fsync(file.fileno())
     return {"sha256": digest.hexdigest(), "bytes": size}
