@@ -18,6 +18,7 @@ from whet.engine.ranks import ANSWER, Ranks, several_processes
 from whet.errors import EnvironmentFault, UsageError
 
 LETTING_GO_SECONDS = 0.05
+"""What a thread of gloo gets to let go of the last message, for which it needs Python."""
 
 
 @dataclass(frozen=True)
@@ -130,14 +131,14 @@ def _meet(*, on_cpu: bool) -> Ranks:
 
 
 def _part(control: Any) -> None:
-    """End the gloo group while Python still runs: threads of it that finish later take the process down by an abort.
+    """End the gloo group while Python still runs: threads of it that need Python later abort the process.
 
+    Ending it ends its threads only if nothing refers to it any more, and a split model does; so they also get a moment.
     A default group of NCCL is left to itself: ending it would wait for processes that may be gone.
     """
     import torch.distributed as dist
 
     if dist.is_initialized():
-        # A thread may be about to let go of its last tensors, for which it needs Python; later it would abort.
         time.sleep(LETTING_GO_SECONDS)
         with contextlib.suppress(Exception):
             dist.destroy_process_group(control)
