@@ -18,6 +18,8 @@ import torch
 from triton.runtime import JITFunction, driver
 from triton.runtime.jit import MockTensor
 
+AT_ONCE = 6
+"""Kernels compiled at a time: five threads have all others done when the longest is; each takes 8 MB of the host."""
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 _noted: defaultdict[Kernel, list[Call]] | None = None
@@ -76,6 +78,7 @@ def compiling_ahead(device: torch.device) -> Iterator[None]:
     if not compiled:  # in Triton's interpreter
         return
     driver.active.get_current_device()  # makes the driver, which must happen once
-    with ThreadPoolExecutor(min(len(compiled), os.cpu_count() or 1)) as pool:
-        for kernel, calls in compiled.items():
-            pool.submit(kernel.compile, calls, device)
+    longest_first = sorted(compiled, key=lambda kernel: -len(kernel.function.fn.__code__.co_code))
+    with ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1)) as pool:
+        for kernel in longest_first:
+            pool.submit(kernel.compile, compiled[kernel], device)
