@@ -92,6 +92,15 @@ def test_damage_is_the_reason_given_for_what_came_of_reading_it(tmp_path: Path) 
         raise ValueError("not a finite number")
 
 
+@pytest.mark.timeout(20)
+def test_what_is_no_file_is_refused_and_not_opened(tmp_path: Path) -> None:
+    folder = saved(tmp_path, 3).folder(3)
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")  # whoever opened it would wait for somebody to write
+    with pytest.raises(ArtifactError, match="is missing"):
+        load(folder)
+
+
 def test_what_fails_while_an_undamaged_one_is_read_is_raised_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not finite"), saved(tmp_path, 3).reading(3):
         raise ValueError("not finite")

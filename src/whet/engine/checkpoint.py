@@ -274,12 +274,15 @@ def reading(folder: Path, *, weights_only: bool = False) -> Iterator[Checkpoint]
             if folder.is_symlink() or any(entry.is_symlink() for entry in folder.iterdir()):
                 raise ArtifactError(f"{str(folder)!r} holds a link, which a checkpoint never does.")
             sums = _read_manifest(folder / MANIFEST)
-            state = json.loads(_proven(folder, STATE, sums.pop(STATE)).read_bytes())
+            entry = sums.pop(STATE)
+            _prove(path := _present(folder, STATE, entry), entry)
+            state = json.loads(path.read_bytes())
             chosen = {name: entry for name, entry in sums.items() if name == WEIGHTS or not weights_only}
-            proofs = [beside.submit(_proven, folder, name, entry) for name, entry in chosen.items()]
+            files = {name: _present(folder, name, entry) for name, entry in chosen.items()}
+            proofs = [beside.submit(_prove, files[name], entry) for name, entry in chosen.items()]
         try:
             with _told_as_artifact(folder):
-                tensors = {name.removesuffix(".safetensors"): TensorFile(folder / name) for name in chosen}
+                tensors = {name.removesuffix(".safetensors"): TensorFile(file) for name, file in files.items()}
                 found = Checkpoint(int(state["step"]), tensors, state["values"])
             yield found
         finally:
@@ -318,7 +321,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return dict(sums)
 
 
-def _proven(folder: Path, name: str, entry: Mapping[str, Any]) -> Path:
+def _present(folder: Path, name: str, entry: Mapping[str, Any]) -> Path:
+    """A file of the size that the manifest says: only such a one is opened."""
     path = folder / name
     if not _PLAIN_NAME.fullmatch(name):
         raise ArtifactError(f"The manifest of {str(folder)!r} names {name!r}, which is not a file of a checkpoint.")
@@ -327,11 +331,14 @@ def _proven(folder: Path, name: str, entry: Mapping[str, Any]) -> Path:
     size = path.stat().st_size
     if size != entry["bytes"]:
         raise ArtifactError(f"{str(path)!r} is damaged: it has {size} bytes and should have {entry['bytes']}.")
+    return path
+
+
+def _prove(path: Path, entry: Mapping[str, Any]) -> None:
     with open(path, "rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != entry["sha256"]:
         raise ArtifactError(f"{str(path)!r} is damaged: it does not match its SHA-256 in {MANIFEST}.")
-    return path
 
 
 def remove(folder: Path) -> None:
