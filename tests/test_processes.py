@@ -18,7 +18,7 @@ import pytest
 import whet
 from whet.engine.ranks import Ranks
 from whet.errors import UsageError
-from whet.records import Evaluation, Record, Save, Step
+from whet.records import End, Evaluation, Record, Save, Step
 from whet.runs.store import RunFolder
 
 SETTINGS = {
@@ -35,6 +35,8 @@ TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "whet"
 PLAIN = ("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no")
 # Its --cpu means one process; these are two, and the environment keeps them on the CPU.
 ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", *PLAIN, "-m", "whet")
+
+UNLUCKY = (*TORCHRUN[:-2], str(Path(__file__).parent / "scripts" / "unlucky_rank.py"))
 
 
 def write_rows(path: Path) -> Path:
@@ -164,6 +166,34 @@ def test_a_split_model_ends_as_a_whole_one(one: whet.Run, place: Path, model: Ca
     split, whole = (loaded.predict(["yes word 3"])[0] for loaded in (whet.load(place / "split"), one))
     assert split.label == whole.label
     assert "--shard" in RunFolder(place / "split").environment["path_why"]
+
+
+def test_one_process_out_of_memory_changes_no_prediction(
+    two: tuple[Path, str, str], place: Path, model: Callable[[float], Path]
+) -> None:
+    import pyarrow.parquet as pq
+
+    # The fifth is the last evaluation's: then one process has kept its validation rows for the end, and one has not.
+    code, _, err = finished(start(command(place, model(0.0), "tight"), (*UNLUCKY, "5")))
+    assert code == 0, err
+    tables = [pq.read_table(run / "predictions.parquet").to_pydict() for run in (place / "tight", two[0])]
+    np.testing.assert_allclose(tables[0]["logits"], tables[1]["logits"], atol=1e-4)
+
+
+def test_a_split_model_that_does_not_fit_in_an_evaluation_ends_all(place: Path, model: Callable[[float], Path]) -> None:
+    code, _, err = finished(start(command(place, model(0.0), "tight-split", "--shard"), (*UNLUCKY, "3")))
+    assert code != 0
+    assert err.count("--eval-batch-size 2") == 1, err
+    assert err.count("exitcode  : 4") == 2, err
+
+
+def test_weights_that_are_damaged_for_one_process_make_no_model(place: Path, model: Callable[[float], Path]) -> None:
+    code, _, err = finished(start(command(place, model(0.0), "damaged"), (*UNLUCKY, "damage")))
+    assert code != 0
+    assert err.count("does not match its SHA-256") == 1, err
+    assert err.count("exitcode  : 3") == 2, err
+    assert not (place / "damaged" / "model").exists()
+    assert not any(isinstance(each, End) for each in RunFolder(place / "damaged").records())
 
 
 def test_what_happens_is_told_once(two: tuple[Path, str, str]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from whet.data.tokens import Tokens
 from whet.engine.evaluate import compute_logits, confusion_matrix, most_wrong, probe_rows
+from whet.engine.memory import no_room_to_evaluate_together
 from whet.errors import Diverged, Interrupted
 from whet.interrupts import STOPPED_ELSEWHERE
 from whet.metrics.scores import predicted, probabilities, score
@@ -24,7 +25,7 @@ Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 SHOWN_CHARACTERS = 300
 BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
-"""Tokens a batch: enough to fill the device, and no more than a training step has in memory."""
+"""Tokens a batch: enough to fill the device, and few for its memory, which the training needs too."""
 LOCKSTEP_ROWS = 32
 """Rows a batch where a model is split: processes that cut by tokens would make different numbers of passes."""
 
@@ -63,7 +64,10 @@ class Evaluator:
     def validation_logits(self, step: int) -> Array:
         """Those of this step, whose weights the model has: as they were evaluated, or else computed."""
         found = self._validation.get(step)
-        return self.logits("validation") if found is None else found
+        # One of them may have let go of its own; what is computed is computed together.
+        if self.job.ranks.any(found is None) or found is None:
+            return self.logits("validation")
+        return found
 
     def measure(self, split: str, state: State) -> tuple[Evaluation, Array]:
         """The record of one split, and its logits in input order."""
@@ -114,7 +118,9 @@ class Evaluator:
         )
 
     def _take_fewer(self, rows: int) -> None:
-        """Memory ran out: the rest of the run evaluates so many rows at a time."""
+        """Memory ran out: the rest of the run evaluates at most so many rows at a time."""
+        if self.job.stepper.lockstep:
+            raise no_room_to_evaluate_together(rows)
         self.batch_rows = rows
         self._validation = {}  # in other batches the last bits may be others, and a resumed run has only these
         self.smaller(rows)

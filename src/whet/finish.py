@@ -148,6 +148,7 @@ def finish(
             record, logits["test"] = evaluator.measure("test", job.state)
         elif "test" in job.prepared.tokens:
             logits["test"] = evaluator.logits("test")
+    job.ranks.any(False)  # where the weights are not proven for one process, what all computed counts for none
     if record is not None:
         append(record)
     model = job.stepper.finished_model()

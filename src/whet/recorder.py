@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from whet.errors import ArtifactError, Diverged, Interrupted, WhetError
 from whet.interrupts import Interrupts
 from whet.prepare import Job, Say
 from whet.records import End, Evaluation, Finding, Record, Resume, Save, Start
 from whet.runs.store import RunFolder
+
+if TYPE_CHECKING:
+    from whet.engine.checkpoint import Checkpoint
 
 Listener = Callable[[Any, Job], None]
 """Called with every event of the loop."""
@@ -143,6 +146,7 @@ class Recorder:
             **as_values(job.state, job.stepper),
             "reason": reason,
             "evaluation_rows": self.evaluator.batch_rows,
+            "eval_batch_size": job.prepared.config.evaluate.eval_batch_size,
         }
         record = Save(step=job.state.step, path=self._name(job.state.step), reason=reason)
         tensors = job.stepper.tensors()
@@ -162,8 +166,6 @@ class Recorder:
 
     def _restore(self, changed: str) -> bool:
         """Go on from the newest whole checkpoint; say which ones were not whole."""
-        from whet.engine.loop import restore_values
-
         if not self.ranks.is_main:
             return self._follow()
         saved = {record.step for record in self.folder.records() if isinstance(record, Save)}
@@ -187,9 +189,7 @@ class Recorder:
             )
         self.checkpoints.set_aside_after(checkpoint.step)
         self.ranks.from_main(checkpoint.step)
-        self.job.stepper.load(checkpoint.tensors)
-        restore_values(dict(checkpoint.values), self.job.state, self.job.stepper)
-        self.evaluator.batch_rows = int(checkpoint.values.get("evaluation_rows", self.evaluator.batch_rows))
+        self._take_up(checkpoint)
         name, notes = self._name(checkpoint.step), [*passed_over, *([changed] if changed else [])]
         self._append(Resume(step=checkpoint.step, path=name, note="; ".join(notes), time=now()))
         # The process may have died between completing this checkpoint and recording it.
@@ -199,14 +199,20 @@ class Recorder:
 
     def _follow(self) -> bool:
         """The checkpoint that the main process has chosen."""
-        from whet.engine.loop import restore_values
-
         step = self.ranks.from_main(None)
         if step is not None:
-            checkpoint = self.checkpoints.load(step)
-            self.job.stepper.load(checkpoint.tensors)
-            restore_values(dict(checkpoint.values), self.job.state, self.job.stepper)
+            self._take_up(self.checkpoints.load(step))
         return True
+
+    def _take_up(self, checkpoint: Checkpoint) -> None:
+        from whet.engine.loop import restore_values
+
+        values = dict(checkpoint.values)
+        self.job.stepper.load(checkpoint.tensors)
+        restore_values(values, self.job.state, self.job.stepper)
+        # Fewer than asked for, where memory ran out; but not if something else is asked for now.
+        if values.get("eval_batch_size") == self.job.prepared.config.evaluate.eval_batch_size:
+            self.evaluator.batch_rows = int(values["evaluation_rows"])
 
     def _begin_again(self) -> bool:
         """The run was cut off before its first checkpoint: everything recorded is taken back."""
@@ -218,7 +224,7 @@ class Recorder:
         finding = Finding(
             step=self.job.state.step,
             about="memory",
-            sentence=f"Out of memory: evaluations take {rows} rows at a time from here on.",
+            sentence=f"Out of memory: evaluations take at most {rows} rows at a time from here on.",
             details={"evaluation_rows": rows},
         )
         self._append(finding)

@@ -53,10 +53,11 @@ def choose_hardware(device: str = "auto", precision: str = "auto") -> Hardware:
 def wake(device: str) -> None:
     """Begin to start the GPU that `choose_hardware` will choose: that takes a while, in which others can be loaded."""
 
+    _small_workspaces()  # here: another thread that reads the environment must not see it change
+
     def start() -> None:
         with contextlib.suppress(Exception):  # what is wrong with it is said when it is chosen
             if (found := _device(device)).type == "cuda":
-                _small_workspaces()
                 for dtype in (torch.bfloat16, torch.float32):  # loads the products, and starts the thread of backward
                     x = torch.zeros(16, 16, dtype=dtype, device=found, requires_grad=True)
                     (x @ x).sum().backward()  # type: ignore[no-untyped-call]

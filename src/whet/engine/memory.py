@@ -31,6 +31,14 @@ def no_room_together(error: BaseException, rows: int) -> EnvironmentFault:
     )
 
 
+def no_room_to_evaluate_together(half: int) -> EnvironmentFault:
+    """The same for an evaluation, half of whose batch might fit."""
+    return EnvironmentFault(
+        "An evaluation batch does not fit into memory.",
+        f"With --shard rows are not halved by themselves: try --eval-batch-size {half}.",
+    )
+
+
 def give_back(device: torch.device) -> None:
     """What is free but still held, before something smaller is tried.
 
