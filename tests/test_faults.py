@@ -104,6 +104,14 @@ def test_halved_batches_are_remembered_across_an_interruption(
     assert differences(before, story(again.path)) == []
 
 
+def test_another_number_of_rows_that_was_accepted_is_taken(source: Path, model: Path, forgetful: Forgetful) -> None:
+    run = whet.fit(source, **settings(model, batch_size=1, eval_batch_size=2))
+    without_end(run.path)
+    forgetful.seen.clear()
+    whet.fit(source, accept_changes=True, **settings(model, batch_size=1, eval_batch_size=1))
+    assert set(forgetful.seen) == {1}
+
+
 def test_one_row_that_does_not_fit_is_an_environment_fault(source: Path, model: Path, forgetful: Forgetful) -> None:
     forgetful.most = 0
     with pytest.raises(EnvironmentFault, match="One row at a time does not fit into memory"):
