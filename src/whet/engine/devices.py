@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -19,6 +20,9 @@ from whet.errors import EnvironmentFault, UsageError
 
 LETTING_GO_SECONDS = 0.05
 """What a thread of gloo gets to let go of the last message, for which it needs Python."""
+
+REACHED = timedelta(seconds=30)
+"""How long the launcher's store on this machine is tried: it was there before us, unless it was killed since."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +126,9 @@ def _meet(*, on_cpu: bool) -> Ranks:
         # Not by `on_cpu`: a script may have let them meet before, by its own means.
         control = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=ANSWER)
     except (RuntimeError, ValueError) as error:
+        said = str(error).splitlines()[0].rstrip(".")
         raise EnvironmentFault(
-            f"Rank {os.environ.get('RANK', '?')} could not meet the other processes: {str(error).splitlines()[0]}.",
+            f"Rank {os.environ.get('RANK', '?')} could not meet the other processes: {said}.",
             "Check MASTER_ADDR and MASTER_PORT, and that every machine reaches the first one.",
         ) from None
     atexit.register(_part, control)
@@ -158,7 +163,8 @@ def _own_place_of_this_attempt() -> dict[str, Any]:
         return {}
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = TCPStore(address, port, world, is_master=False, timeout=ANSWER)
+    store = TCPStore(address, port, world, is_master=False, timeout=REACHED)
+    store.set_timeout(ANSWER)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return {"store": PrefixStore(f"whet-attempt-{attempt}", store), "rank": rank, "world_size": world}
 
