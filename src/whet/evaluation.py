@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from whet.data.tokens import Tokens
-from whet.engine.evaluate import compute_logits, confusion_matrix, most_wrong, probe_rows
+from whet.engine.evaluate import compute_logits, confusion_matrix, most_wrong, probe_rows, tokens_a_batch
 from whet.engine.memory import no_room_to_evaluate_together
 from whet.errors import Diverged, Interrupted
 from whet.interrupts import STOPPED_ELSEWHERE
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 SHOWN_CHARACTERS = 300
-BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
-"""Tokens a batch: enough to fill the device, and few for its memory, which the training needs too."""
+MOST_TOKENS = 8192
+"""Tokens a batch, however many the device takes: the training needs its memory too."""
 LOCKSTEP_ROWS = 32
 """Rows a batch where a model is split: processes that cut by tokens would make different numbers of passes."""
 
@@ -111,7 +111,7 @@ class Evaluator:
             tokens,
             self.job.hardware,
             batch_rows=min(self.batch_rows, LOCKSTEP_ROWS) if lockstep else self.batch_rows,
-            batch_tokens=None if lockstep else BATCH_TOKENS.get(self.job.hardware.device.type, 2048),
+            batch_tokens=None if lockstep else min(MOST_TOKENS, tokens_a_batch(self.job.hardware.device)),
             rows=rows,
             between=self.between if between is None else between,
             smaller=self._take_fewer,

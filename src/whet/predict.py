@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 CHUNK_ROWS = 1024
-BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
-"""Tokens a batch: enough to fill the device, small enough for its caches and its memory."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +82,10 @@ class Predictor:
         """float32 [rows, outputs]. The next rows are tokenized while the model computes these."""
         from concurrent.futures import ThreadPoolExecutor
 
-        from whet.engine.evaluate import compute_logits
+        from whet.engine.evaluate import compute_logits, tokens_a_batch
 
         starts = range(0, max(1, len(texts)), CHUNK_ROWS)
-        budget = BATCH_TOKENS.get(self.hardware.device.type, 4096)
+        budget = tokens_a_batch(self.hardware.device)
         parts = []
         with ThreadPoolExecutor(1) as ahead:
             pending = ahead.submit(self._tokens, texts, pairs, 0)

@@ -20,7 +20,6 @@ from whet.errors import EnvironmentFault, UsageError
 
 LETTING_GO_SECONDS = 0.05
 """What a thread of gloo gets to let go of the last message, for which it needs Python."""
-
 REACHED = timedelta(seconds=30)
 """How long the launcher's store on this machine is tried: it was there before us, unless it was killed since."""
 
@@ -56,7 +55,6 @@ def choose_hardware(device: str = "auto", precision: str = "auto") -> Hardware:
 
 def wake(device: str) -> None:
     """Begin to start the GPU that `choose_hardware` will choose: that takes a while, in which others can be loaded."""
-
     _small_workspaces()  # here: another thread that reads the environment must not see it change
 
     def start() -> None:
