@@ -26,7 +26,7 @@ from whet.metrics.scores import predicted, probabilities
 from whet.prepare import Job
 from whet.records import Evaluation, Record, Start
 from whet.runs.card import model_card
-from whet.runs.store import SUMS, RunFolder, sums_of
+from whet.runs.store import SUMS, RunFolder, sum_of, sums_of
 
 if TYPE_CHECKING:
     from whet.data.columns import Task
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from whet.engine.feed import Network
 
 Array = np.ndarray[Any, Any]
+UNFINISHED_MODEL = ".model.tmp"
 PACKAGES = (
     "torch",
     "transformers",
@@ -131,33 +132,40 @@ def finish(
     evaluator: Evaluator,
     append: Callable[[Record], None],
 ) -> None:
-    """The best step's weights, a last look at the test rows, model and predictions.
+    """The best step's weights, and with them model and predictions, and a last look at the test rows.
 
     The last checkpoint may still be on its way to the disk; the best one, if it is another, is there: a save begins
     when the one before it is whole. Interrupted anywhere in here, it is all done again.
     """
     best = job.state.best_step if job.state.best_step >= 0 else job.state.step
-    logits: dict[str, Array] = {}
-    record: Evaluation | None = None
-    with ExitStack() as proven:
-        if best != job.state.step:
-            job.stepper.load(proven.enter_context(checkpoints.reading(best, weights_only=True)).tensors)
-        if "validation" in job.prepared.tokens:
-            logits["validation"] = evaluator.validation_logits(best)
-        if job.prepared.labels("test") is not None:
-            record, logits["test"] = evaluator.measure("test", job.state)
-        elif "test" in job.prepared.tokens:
-            logits["test"] = evaluator.logits("test")
-    job.ranks.any(False)  # where the weights are not proven for one process, what all computed counts for none
-    if record is not None:
-        append(record)
-    model = job.stepper.finished_model()
-    if not job.ranks.is_main:
-        return
-    with _disk_faults(folder.path):
-        write_model(folder, model, job.prepared.tokenizer)
-        write_predictions(folder.path / "predictions.parquet", job, logits)
-        sync_folder(folder.path)
+    with ThreadPoolExecutor(1, thread_name_prefix="whet-model") as beside:
+        with ExitStack() as proven:
+            if best != job.state.step:
+                job.stepper.load(proven.enter_context(checkpoints.reading(best, weights_only=True)).tensors)
+            model = job.stepper.finished_model()
+            written = beside.submit(_write_beside, folder, model, job.prepared.tokenizer) if job.ranks.is_main else None
+            record, logits = _last_look(job, evaluator, best)
+        job.ranks.wait_for_all()  # where the weights are not proven for one process, what all computed counts for none
+        if record is not None:
+            append(record)
+        if written is None:
+            return
+        with _disk_faults(folder.path):
+            write_predictions(folder.path / "predictions.parquet", job, logits)
+            _put_model_in_place(folder, written.result())
+            sync_folder(folder.path)
+
+
+def _last_look(job: Job, evaluator: Evaluator, best: int) -> tuple[Evaluation | None, dict[str, Array]]:
+    """The record of the test rows, if they have labels, and the logits of every split that is told about."""
+    record, logits = None, {}
+    if "validation" in job.prepared.tokens:
+        logits["validation"] = evaluator.validation_logits(best)
+    if job.prepared.labels("test") is not None:
+        record, logits["test"] = evaluator.measure("test", job.state)
+    elif "test" in job.prepared.tokens:
+        logits["test"] = evaluator.logits("test")
+    return record, logits
 
 
 @contextmanager
@@ -174,18 +182,28 @@ def _disk_faults(path: Path) -> Iterator[None]:
         ) from None
 
 
-def write_model(folder: RunFolder, model: Any, tokenizer: Any) -> None:
-    """model/, whole or not at all."""
-    scratch, target = folder.path / ".model.tmp", folder.model
+def _write_beside(folder: RunFolder, model: Any, tokenizer: Any) -> dict[str, str]:
+    """All of model/ but its card, under another name; the sums of the files. The test rows are looked at meanwhile."""
+    scratch = folder.path / UNFINISHED_MODEL
     shutil.rmtree(scratch, ignore_errors=True)
-    if target.is_symlink():
-        raise ArtifactError(f"{str(target)!r} is a link, which a run folder never holds.")
     save_model(model, tokenizer, scratch)
-    (scratch / "README.md").write_text(model_card(folder), encoding="utf-8")
     with ThreadPoolExecutor(1) as beside:
         sums = beside.submit(sums_of, scratch)
         sync_tree(scratch)
-    folder.write_json(SUMS, sums.result())
+    return sums.result()
+
+
+def _put_model_in_place(folder: RunFolder, sums: dict[str, str]) -> None:
+    """model/ with its card, whole or not at all."""
+    scratch, target = folder.path / UNFINISHED_MODEL, folder.model
+    if target.is_symlink():
+        raise ArtifactError(f"{str(target)!r} is a link, which a run folder never holds.")
+    card = scratch / "README.md"
+    card.write_text(model_card(folder), encoding="utf-8")
+    with open(card, "rb") as file:
+        os.fsync(file.fileno())
+    sync_folder(scratch)
+    folder.write_json(SUMS, {**sums, card.name: sum_of(card)})
     shutil.rmtree(target, ignore_errors=True)
     os.replace(scratch, target)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import os
 import socket
@@ -59,6 +60,8 @@ def wake(device: str) -> None:
 
     def start() -> None:
         with contextlib.suppress(Exception):  # what is wrong with it is said when it is chosen
+            if device == "auto" or device.startswith("cuda"):
+                _start_driver()
             if (found := _device(device)).type == "cuda":
                 for dtype in (torch.bfloat16, torch.float32):  # loads the products, and starts the thread of backward
                     x = torch.zeros(16, 16, dtype=dtype, device=found, requires_grad=True)
@@ -66,6 +69,12 @@ def wake(device: str) -> None:
                 _know_compiler()
 
     threading.Thread(target=start, name="whet-wake", daemon=True).start()
+
+
+def _start_driver() -> None:
+    """By torch, all other threads would wait for it, a fifth of a second."""
+    with contextlib.suppress(OSError):  # there is none
+        ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1").cuInit(0)
 
 
 def _small_workspaces() -> None:

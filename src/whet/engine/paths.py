@@ -68,7 +68,8 @@ def _choose_path(
         if hardware.device.type == "cuda":
             from whet.engine.fused.graphs import GraphStepper
 
-            return fused, GraphStepper(fused, loss, config, hardware)
+            least = few_tokens(tokens[0].lengths, order, config.batch_size, ranks.world)
+            return fused, GraphStepper(fused, loss, config, hardware, least=min(least, room[1]))
         return fused, FusedStepper(fused, _loss_of(fused, loss), config, hardware)
     network = Network(model, hardware.device)
     network.why = "; ".join(filter(None, (reason, network.why_padded)))
@@ -141,6 +142,14 @@ def most_tokens(tokens: Tokens, rows: int) -> int:
     """What the longest rows of the table hold together: no batch of so many rows can have more."""
     longest = np.partition(tokens.lengths, -min(rows, len(tokens)))[-rows:]
     return int(longest.sum()) + 256
+
+
+def few_tokens(lengths: np.ndarray[Any, Any], order: Order | None, batch_size: int, world: int) -> int:
+    """About one batch of twenty has fewer tokens than this; 0 where batches are not drawn by chance."""
+    if order is None or order.kind != "random":
+        return 0
+    rows = min(batch_size, order.batch_size // world)
+    return max(0, int(rows * lengths.mean() - 1.65 * rows**0.5 * lengths.std()))
 
 
 def _why_not_here(hardware: Hardware) -> str:

@@ -88,11 +88,12 @@ def load_model_tensors(tensors: Mapping[str, Tensor], model: torch.nn.Module) ->
         raise ArtifactError(f"{name!r} is missing from {where}: they are of another architecture.")
     with torch.no_grad():
         for name, tensor in own.items():
-            if tensor.shape != tensors[name].shape:
+            found = tensors[name]  # once: it may be read from a file
+            if tensor.shape != found.shape:
                 raise ArtifactError(
-                    f"{name!r} has shape {tuple(tensors[name].shape)} in the checkpoint, {tuple(tensor.shape)} here."
+                    f"{name!r} has shape {tuple(found.shape)} in the checkpoint, {tuple(tensor.shape)} here."
                 )
-            tensor.copy_(tensors[name])
+            tensor.copy_(found)
 
 
 @dataclass
@@ -195,6 +196,8 @@ def save_tensors(
     if any(tensor.dtype not in _SAFETENSORS_NAMES for tensor in tensors.values()):
         save_file(dict(tensors), filename, dict(metadata) if metadata else None)
         return
+    for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
+        torch.cuda.current_stream(device).synchronize()  # they are read beside it, and may still be written on it
     scratch = f"{os.fspath(filename)}.tmp"
     try:
         with open(scratch, "wb") as file:

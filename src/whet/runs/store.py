@@ -37,11 +37,12 @@ _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
 def sums_of(folder: Path) -> dict[str, str]:
     """SHA-256 of each file in it."""
-    found = {}
-    for file in sorted(folder.iterdir()):
-        with open(file, "rb") as opened:
-            found[file.name] = hashlib.file_digest(opened, "sha256").hexdigest()
-    return found
+    return {file.name: sum_of(file) for file in sorted(folder.iterdir())}
+
+
+def sum_of(file: Path) -> str:
+    with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,26 @@ def test_going_on_from_a_checkpoint_gives_the_same_bits() -> None:
     assert_same_bits(whole.state(), resumed.state())
 
 
+def test_a_rehearsal_leaves_no_trace() -> None:
+    rehearsed, plain = (Training("bf16", dropout=0.1) for _ in range(2))
+    for _ in range(2):
+        rehearsed.stepper.rehearse(rehearsed.feed, rehearsed.feed.order.at(1))
+    assert rehearsed.losses() == plain.losses()
+    assert_same_bits(rehearsed.state(), plain.state())
+
+
+def test_a_short_batch_is_filled_up_instead_of_captured() -> None:
+    filled, plain = Training("bf16"), Training("bf16")
+    filled.stepper.least_a_row = max(tokens for _, tokens, _ in shapes_of(plain)) / 8
+    assert len(shapes_of(filled)) < len(shapes_of(plain))
+    np.testing.assert_allclose(filled.losses(), plain.losses(), atol=0.03)
+
+
+def shapes_of(training: Training) -> set[Any]:
+    order = training.feed.order
+    return {training.stepper._filled(training.feed, order.at(step), 0, 0, 1.0)[0] for step in range(STEPS)}
+
+
 def test_dropout_differs_from_step_to_step() -> None:
     training = Training("bf16", dropout=0.5)
     rows = training.feed.order.at(0)
@@ -118,6 +138,7 @@ def test_dropout_differs_from_step_to_step() -> None:
 # Two processes on one device, which NCCL refuses and gloo does not: the same code with another way to sum.
 TOGETHER = """
 import json
+import sys
 import torch.distributed as dist
 from tests.engine.fused.test_graphs import Training
 from whet.data.batches import share
@@ -133,7 +154,7 @@ for step in range(30):
     losses.append(float(stepper.window.loss))
     stepper.window.clear()
 own = [sum(t.double().sum().item() for t in found.values()) for found in stepper.tensors().values()]
-print(json.dumps([ranks.rank, losses, own]), flush=True)
+sys.stdout.write(json.dumps([ranks.rank, losses, own]) + "\\n")  # in one piece: the other one writes too
 """
 
 

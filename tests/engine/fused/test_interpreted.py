@@ -49,7 +49,7 @@ hardware = choose_hardware("cpu", "bf16" if asked["path"] == "captured" else "fl
 tokens, loss = random_tokens(16, longest=20), Loss(Task("binary", ("no", "yes")), None, 0.0)
 model = small_model(asked["family"], width=64, dropout=asked["dropout"])
 network, stepper = path(model, loss, config, hardware, [tokens], ranks)
-stepper.micro_rows = asked["micro_rows"]
+stepper.micro_rows, stepper.least_a_row = asked["micro_rows"], asked["least"] / 8
 order = Order(rows=16, batch_size=8, seed=1, kind="random", lengths=tokens.lengths)
 feed, losses = TokenFeed(tokens, order, network, loss), []
 if asked["flash"]:
@@ -65,6 +65,8 @@ if asked["fails_at"]:
         return prepared(*given)
 
     stepper._prepared = short_of_memory_once
+if asked["rehearsed"]:
+    stepper.rehearse(feed, order.at(1))
 for step, count in enumerate(asked["rows"]):
     rows = order.at(step)[:count]
     take = partial(stepper, step, feed, rows, share(rows, ranks.rank, ranks.world), 2e-3)
@@ -73,7 +75,7 @@ for step, count in enumerate(asked["rows"]):
     losses.append(float(stepper.window.loss))
     stepper.window.clear()
 sums = [each.double().sum().item() for found in stepper.tensors().values() for each in found.values()]
-print(json.dumps([ranks.rank, losses, sums]), flush=True)
+sys.stdout.write(json.dumps([ranks.rank, losses, sums]) + "\\n")  # in one piece: the other one writes too
 """
 
 
@@ -88,12 +90,14 @@ def trained(
     rows: tuple[int, ...] = (8, 5),
     fails_at: int = 0,
     flash: bool = False,
+    least: int = 0,
+    rehearsed: bool = False,
 ) -> list[Any]:
     """[rank, losses, sums of weights and moments] of each process."""
     script, root = folder / "script.py", Path(__file__).parents[3]
     script.write_text(SCRIPT)
     asked = {"path": path, "family": family, "dropout": dropout, "micro_rows": micro_rows, "rows": rows}
-    asked |= {"fails_at": fails_at, "flash": flash}
+    asked |= {"fails_at": fails_at, "flash": flash, "least": least, "rehearsed": rehearsed}
     several = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)] if processes > 1 else []
     own = {"PYTHONPATH": os.pathsep.join([str(root), *sys.path]), "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -114,6 +118,15 @@ def test_with_flash_attention_it_is_the_same_training(tmp_path: Path) -> None:
     # As for rows of more than 128 tokens; here it stands in only for itself, all around it is real.
     (captured,), (general,) = (trained(tmp_path, path, flash=path == "captured") for path in ("captured", "general"))
     np.testing.assert_allclose(captured[1], general[1], atol=0.005)
+
+
+def test_a_short_batch_that_is_filled_up_is_the_same_training(tmp_path: Path) -> None:
+    (captured,), (general,) = trained(tmp_path, "captured", least=190), trained(tmp_path, "general")
+    np.testing.assert_allclose(captured[1], general[1], atol=0.005)
+
+
+def test_a_rehearsal_leaves_no_trace(tmp_path: Path) -> None:
+    assert trained(tmp_path, "captured", rehearsed=True) == trained(tmp_path, "captured")
 
 
 def test_two_processes_train_as_one_also_where_one_has_no_row(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ that: which shapes a process replays is its own affair, so nothing that all of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,8 +77,12 @@ class Captured:
 class GraphStepper(FusedStepper):
     """Steps by replay."""
 
-    def __init__(self, network: FusedNetwork, loss: Loss, config: TrainConfig, hardware: Hardware) -> None:
+    def __init__(
+        self, network: FusedNetwork, loss: Loss, config: TrainConfig, hardware: Hardware, *, least: int = 0
+    ) -> None:
+        """`least`: the tokens of a short batch; the few that are shorter need no graphs of their own."""
         super().__init__(network, _never, config, hardware)
+        self.least_a_row = least / config.batch_size
         assert isinstance(network.pieces, CudaPieces)
         self.pieces, self.loss, device = network.pieces, loss, hardware.device
         self.step_loss = torch.zeros((), device=device)
@@ -100,7 +105,7 @@ class GraphStepper(FusedStepper):
         self.model.train()
         for micro, part in enumerate(parts):
             shape, whole, real = self._filled(feed, part, step, micro, weight)
-            kind = (micro == 0, micro == len(parts) - 1 and self.synchronized is None)
+            kind = self._kind(micro, len(parts))
             self._replay(self._prepared(shape, kind), kind, whole, real)
             self.pending = None  # the first replay has done it: a step that fails later must not do it again
         if self.synchronized is not None:
@@ -113,12 +118,28 @@ class GraphStepper(FusedStepper):
         parts = split(rows, self.micro_rows)
         for micro, part in enumerate(parts):
             shape, _, _ = self._filled(feed, part, 0, micro, 1.0)
-            self._prepared(shape, (micro == 0, micro == len(parts) - 1 and self.synchronized is None))
+            self._prepared(shape, self._kind(micro, len(parts)))
 
     def rehearse(self, feed: Feed, rows: Rows) -> None:
-        shape, whole, real = self._filled(feed, rows, 0, 0, 1.0)
+        kind = self._kind(0, len(split(feed.order.at(0), self.micro_rows)))  # the first that training needs
         self.model.train()
-        self._replay(self._prepared(shape, (True, False)), (True, False), whole, real)
+        with self._traceless():
+            shape, whole, real = self._filled(feed, rows, 0, 0, 1.0)
+            self._replay(self._prepared(shape, kind), kind, whole, real)
+
+    def _kind(self, micro: int, micros: int) -> Part:
+        return micro == 0, micro == micros - 1 and self.synchronized is None
+
+    @contextmanager
+    def _traceless(self) -> Iterator[None]:
+        """What is computed in here is no step: no update comes of it, and the window is put back."""
+        self.settle()
+        window = (self.window.loss, self.window.grad_norm, self.window.first_bad, self.step_loss, self.update.scale)
+        before = [tensor.clone() for tensor in window]
+        yield
+        for target, source in zip(window, before, strict=True):
+            target.copy_(source)
+        self.zero()
 
     def _sum_over_processes(self, summed: Summed, step: int, *, computed: bool) -> None:
         if not computed:
@@ -158,9 +179,14 @@ class GraphStepper(FusedStepper):
         count, used = len(rows), len(packed.input_ids)
         places = max(self.micro_rows, count)
         missing = places - count
-        bucket = TOKEN_BUCKET * max(1, used // LARGE)
-        tokens = -(-(used + missing + 1) // bucket) * bucket
-        longest = -(-max(packed.max_length, tokens - used) // LENGTH_BUCKET) * LENGTH_BUCKET
+        tokens = _bucketed(used + missing + 1)
+        least = _bucketed(int(self.least_a_row * self.micro_rows))
+        if least - used <= (missing + 1) * LENGTH_BUCKET:
+            tokens = max(tokens, least)
+        # Rows that are not there share the filling with the last one.
+        filling = np.arange(1, missing + 2) * (tokens - used) // (missing + 1)
+        longest = max(packed.max_length, int(np.diff(filling, prepend=0).max()))
+        longest = -(-longest // LENGTH_BUCKET) * LENGTH_BUCKET
         by_token = np.zeros((3, tokens), dtype=np.int64)
         by_token[0, :used] = self.network.flat.new_id[packed.input_ids]
         by_token[1, :used] = packed.position_ids  # the filling may be longer than any row: all of it is place 0
@@ -172,9 +198,7 @@ class GraphStepper(FusedStepper):
         heads = np.flatnonzero(np.diff(by_token[0, order[:used]], prepend=-1))
         starts = np.full(tokens + 1, used, dtype=np.int64)
         starts[: len(heads)] = heads
-        # A row that is not there is one token of the filling; what is left of it is the last row.
-        ends = [np.arange(used + 1, used + missing + 1), [tokens]]
-        offsets = np.concatenate([packed.cu_seqlens, *ends]).astype(np.int64)
+        offsets = np.concatenate([packed.cu_seqlens, used + filling]).astype(np.int64)
         first = offsets[:-1]
         labels = np.zeros((places, *feed.tokens.labels.shape[1:]), dtype=np.float32)
         labels[:count] = packed.labels
@@ -217,14 +241,15 @@ class GraphStepper(FusedStepper):
     def _capture(self, captured: Captured, part: Part) -> None:
         """Run once outside, so that kernels are compiled and libraries have their memory; then capture.
 
-        The dry run must leave no trace: what is pending is settled first, gradients of a step that has begun are
-        put aside, and the window is put back.
+        Gradients of a step that has begun are put aside.
         """
-        if part[0]:
-            self.settle()
         kept = [] if part[0] else [group.gradient.clone() for group in self.network.flat.groups()]
-        window = (self.window.loss, self.window.grad_norm, self.window.first_bad, self.step_loss, self.update.scale)
-        before = [tensor.clone() for tensor in window]
+        with self._traceless():
+            captured.graphs[part] = self._captured(captured, part)
+        for group, gradient in zip(self.network.flat.groups(), kept, strict=False):
+            group.gradient.copy_(gradient)
+
+    def _captured(self, captured: Captured, part: Part) -> torch.cuda.CUDAGraph:
         places, tokens, _ = captured.shape
         captured.whole.zero_()
         captured.whole[3 + places + 1] = tokens
@@ -249,12 +274,7 @@ class GraphStepper(FusedStepper):
                 work()
             finally:
                 graph.capture_end()
-        captured.graphs[part] = graph
-        for target, source in zip(window, before, strict=True):
-            target.copy_(source)
-        self.zero()
-        for group, gradient in zip(self.network.flat.groups(), kept, strict=False):
-            group.gradient.copy_(gradient)
+        return graph
 
     def _compile(self, captured: Captured, part: Part) -> None:
         """Every kernel of a step and of an evaluation at once, instead of one by one as they are needed."""
@@ -296,6 +316,11 @@ class GraphStepper(FusedStepper):
         if last:
             self.update.note(self.window, self.step_loss, captured.whole[1], layers_squared=True)
         encoder.before_layer = []  # events of a capture mean nothing outside of it
+
+
+def _bucketed(tokens: int) -> int:
+    bucket = TOKEN_BUCKET * max(1, tokens // LARGE)
+    return -(-tokens // bucket) * bucket
 
 
 def _nothing(*_: Any) -> None:
