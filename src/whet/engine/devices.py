@@ -21,6 +21,7 @@ from whet.errors import EnvironmentFault, UsageError
 
 LETTING_GO_SECONDS = 0.05
 """What a thread of gloo gets to let go of the last message, for which it needs Python."""
+_knowing = threading.Lock()
 REACHED = timedelta(seconds=30)
 """How long the launcher's store on this machine is tried: it was there before us, unless it was killed since."""
 
@@ -66,7 +67,7 @@ def wake(device: str) -> None:
                 for dtype in (torch.bfloat16, torch.float32):  # loads the products, and starts the thread of backward
                     x = torch.zeros(16, 16, dtype=dtype, device=found, requires_grad=True)
                     (x @ x).sum().backward()  # type: ignore[no-untyped-call]
-                _know_compiler()
+                know_compiler()
 
     threading.Thread(target=start, name="whet-wake", daemon=True).start()
 
@@ -82,11 +83,15 @@ def _small_workspaces() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8")
 
 
-def _know_compiler() -> None:
-    """Triton finds what it has compiled by a hash over itself, half a gigabyte, which the first kernel waits for."""
+def know_compiler() -> None:
+    """Triton finds what it has compiled by a hash over itself, half a gigabyte, which the first kernel waits for.
+
+    Whoever comes second waits for the first: several threads that compute it at once take four times as long.
+    """
     from triton.runtime import cache
 
-    cache.triton_key()
+    with _knowing:
+        cache.triton_key()
 
 
 def _device(name: str) -> torch.device:
