@@ -241,6 +241,18 @@ def test_a_text_that_is_missing_counts_as_empty():
     assert run(make_split(["one", None]), bert()).lengths.tolist() == [3, 2]
 
 
+@pytest.mark.parametrize("types", [[], ["token_type_ids"]])
+def test_a_text_without_any_token_is_one_unknown_token(types):
+    backend = Tokenizer(models.WordLevel({"[UNK]": 7, "one": 1, "two": 2}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    names = ["input_ids", "attention_mask", *types]
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", model_input_names=names)
+    texts = ["", "one two", " ", "", "two"]
+    for made in (run(make_split(texts), tokenizer), tokens.TextTokenizer(tokenizer, 32)(texts)):
+        assert [made.row(index).tolist() for index in range(5)] == [[7], [1, 2], [7], [7], [2]]
+        assert made.types is None or made.types.tolist() == [0] * 6
+
+
 def test_a_part_of_a_table_is_read_as_it_stands():
     made = run(SplitRows(make_split(["one", "two", "three"], labels=[0, 1, 0]).table.slice(1)), bert())
     assert made.row(1).tolist() == bert()("three")["input_ids"]

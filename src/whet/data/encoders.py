@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Protocol
 
@@ -34,6 +34,15 @@ class Encoded:
     types: NDArray[np.uint8] | None
     cut_first: Counts
     cut_second: Counts
+
+    def never_empty(self, token: int) -> Encoded:
+        """With this token in rows that have none, as a blank one has without special tokens: models read something."""
+        empty = self.lengths == 0
+        if not empty.any():
+            return self
+        at = np.cumsum(self.lengths)[empty]
+        types = None if self.types is None else np.insert(self.types, at, 0)
+        return replace(self, ids=np.insert(self.ids, at, token), lengths=np.maximum(self.lengths, 1), types=types)
 
 
 class Encoder(Protocol):
@@ -72,6 +81,12 @@ def _same(one: Encoded, other: Encoded) -> bool:
 def has_types(tokenizer: Any) -> bool:
     """Does the model tell first and second text apart by token types?"""
     return "token_type_ids" in tokenizer.model_input_names
+
+
+def token_for_nothing(tokenizer: Any) -> int:
+    """What stands for a text in which the tokenizer finds nothing."""
+    names = ("unk_token_id", "eos_token_id", "pad_token_id")
+    return next((found for name in names if (found := getattr(tokenizer, name, None)) is not None), 0)
 
 
 @dataclass(frozen=True)

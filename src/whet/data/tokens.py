@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whet.data.cache import fingerprint, obtain
-from whet.data.encoders import Encoded, choose_encoder, has_types
+from whet.data.encoders import Encoded, choose_encoder, has_types, token_for_nothing
 from whet.data.mapped import ArrayWriter, forget_pages, open_array
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class TextTokenizer:
         kind = second is not None
         if kind not in self._encoders:
             self._encoders[kind] = choose_encoder(self._tokenizer, first, second, self._max_length)
-        chunk = self._encoders[kind](first, second)
+        chunk = self._encoders[kind](first, second).never_empty(token_for_nothing(self._tokenizer))
         offsets = np.concatenate([[0], np.cumsum(chunk.lengths)]).astype(np.int64)
         return Tokens(chunk.ids, offsets, chunk.types, None, Truncation().plus(chunk), "")
 
@@ -183,7 +183,7 @@ def _write(folder: Path, split: SplitRows, tokenizer: Any, max_length: int, tick
         for first, *rest in _chunks(split):
             second = rest[0] if rest else None
             encoder = encoder or choose_encoder(tokenizer, first, second, max_length)
-            chunk = encoder(first, second)
+            chunk = encoder(first, second).never_empty(token_for_nothing(tokenizer))
             offsets.append(ids.count + np.cumsum(chunk.lengths))
             ids.append(chunk.ids)
             if chunk.types is not None:
