@@ -6,6 +6,7 @@ import contextlib
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 import whet
 from whet.config import make_config
 from whet.engine.checkpoint import CheckpointFolder
-from whet.errors import Diverged, EnvironmentFault, UsageError
+from whet.errors import ArtifactError, Diverged, EnvironmentFault, UsageError
 from whet.playground import differences, story, write_model, write_rows
 from whet.records import End, Finding, Step
 from whet.runs.store import RunFolder
@@ -285,6 +286,62 @@ def test_a_full_disk_while_the_model_is_written_is_an_environment_fault(
         whet.fit(source, **settings(model))
     monkeypatch.setattr(finish, "save_model", real)
     assert differences(reference, story(whet.fit(source, **settings(model)).path)) == []
+
+
+def test_tokenizers_has_no_error_of_its_own_for_a_full_disk(
+    source: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from whet import finish
+
+    def save(*given: Any) -> None:
+        raise Exception("No space left on device (os error 28)")
+
+    monkeypatch.setattr(finish, "save_model", save)
+    with pytest.raises(EnvironmentFault, match=r"The model could not be written .* No space left"):
+        whet.fit(source, **settings(model))
+
+
+def test_a_model_that_did_not_come_to_its_place_leaves_nothing(
+    source: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from whet import finish
+
+    def look(*given: Any) -> Any:
+        raise ArtifactError("The best weights are damaged.")
+
+    reference = story(whet.fit(source, **settings(model, run="reference/run")).path)
+    with monkeypatch.context() as patched:
+        patched.setattr(finish, "_last_look", look)
+        with pytest.raises(ArtifactError, match="damaged"):
+            whet.fit(source, **settings(model))
+    assert not [entry.name for entry in Path("run").iterdir() if "model" in entry.name]
+    assert differences(reference, story(whet.fit(source, **settings(model)).path)) == []
+
+
+def test_a_model_that_a_kill_left_unfinished_counts_as_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from whet import estimate
+
+    needed = estimate.Estimate(1, 1.0, 1.0, 1, disk_mb=1.0)
+    monkeypatch.setattr(estimate.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    with pytest.raises(EnvironmentFault, match="The run needs about 1 MB"):
+        estimate.require_disk(tmp_path, needed)
+    unfinished = RunFolder(tmp_path).unfinished_model
+    unfinished.mkdir()
+    (unfinished / "model.safetensors").write_bytes(bytes(2**20))
+    estimate.require_disk(tmp_path, needed)
+
+
+def test_the_model_that_is_written_has_a_configuration_of_its_own(model: Path) -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    from whet.finish import _on_its_own
+
+    computing = AutoModelForSequenceClassification.from_pretrained(model)
+    written = _on_its_own(computing)
+    computing.config._attn_implementation = "another"
+    assert written.config._attn_implementation != "another"
+    assert written.state_dict().keys() == computing.state_dict().keys()
+    assert all(each is other for each, other in zip(written.parameters(), computing.parameters(), strict=True))
 
 
 # --- helpers of a training --------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from whet.engine.model import parameter_count
 from whet.errors import EnvironmentFault
 from whet.prepare import Job
 from whet.runs.progress import duration
+from whet.runs.store import UNFINISHED_MODEL
 
 BYTES_A_PARAMETER = 12  # float32 weights and two moments
 FORWARD_SHARE = 1 / 3  # of a training step: the backward pass costs about twice the forward pass
@@ -53,10 +55,11 @@ def estimate(job: Job) -> Estimate:
 
 
 def require_disk(path: Path, needed: Estimate) -> None:
-    """Stop before training when the disk cannot hold what will be written; checkpoints of before make room."""
+    """Stop before training when the disk cannot hold what will be written; what a part of the run left makes room."""
     existing = next(parent for parent in (path, *path.resolve().parents) if parent.exists())
     free = shutil.disk_usage(existing).free / 2**20
-    own = (file for file in (path / "checkpoints").rglob("*") if file.is_file() and not file.is_symlink())
+    left = chain((path / "checkpoints").rglob("*"), (path / UNFINISHED_MODEL).rglob("*"))
+    own = (file for file in left if file.is_file() and not file.is_symlink())
     free += sum(file.stat().st_size for file in own) / 2**20
     if free < needed.disk_mb:
         raise EnvironmentFault(

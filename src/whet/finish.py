@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 import platform
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from whet.data.columns import Task
     from whet.engine.devices import Hardware
     from whet.engine.feed import Network
+    from whet.engine.ranks import Ranks
 
 Array = np.ndarray[Any, Any]
-UNFINISHED_MODEL = ".model.tmp"
 PACKAGES = (
     "torch",
     "transformers",
@@ -138,14 +139,16 @@ def finish(
     when the one before it is whole. Interrupted anywhere in here, it is all done again.
     """
     best = job.state.best_step if job.state.best_step >= 0 else job.state.step
-    with ThreadPoolExecutor(1, thread_name_prefix="whet-model") as beside:
+    with _cleaned(folder, job.ranks), ThreadPoolExecutor(1, thread_name_prefix="whet-model") as beside:
         with ExitStack() as proven:
             if best != job.state.step:
                 job.stepper.load(proven.enter_context(checkpoints.reading(best, weights_only=True)).tensors)
             model = job.stepper.finished_model()
-            written = beside.submit(_write_beside, folder, model, job.prepared.tokenizer) if job.ranks.is_main else None
+            written = None
+            if job.ranks.is_main:
+                written = beside.submit(_write_beside, folder, _on_its_own(model), job.prepared.tokenizer)
             record, logits = _last_look(job, evaluator, best)
-        job.ranks.wait_for_all()  # where the weights are not proven for one process, what all computed counts for none
+        job.ranks.meet()  # where the weights are not proven for one process, what all computed counts for none
         if record is not None:
             append(record)
         if written is None:
@@ -154,6 +157,24 @@ def finish(
             write_predictions(folder.path / "predictions.parquet", job, logits)
             _put_model_in_place(folder, written.result())
             sync_folder(folder.path)
+
+
+@contextmanager
+def _cleaned(folder: RunFolder, ranks: Ranks) -> Iterator[None]:
+    """A model that did not come to its place goes: it takes room, and its weights may not be proven."""
+    try:
+        yield
+    except BaseException:
+        if ranks.is_main:
+            shutil.rmtree(folder.unfinished_model, ignore_errors=True)
+        raise
+
+
+def _on_its_own(model: Any) -> Any:
+    """The same weights with a configuration that no other thread changes; a packed forward pass does so."""
+    found = copy.copy(model)
+    found.config = copy.deepcopy(model.config)
+    return found
 
 
 def _last_look(job: Job, evaluator: Evaluator, best: int) -> tuple[Evaluation | None, dict[str, Array]]:
@@ -175,7 +196,9 @@ def _disk_faults(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (OSError, SafetensorError) as error:
+    except Exception as error:
+        if not isinstance(error, OSError | SafetensorError) and type(error) is not Exception:  # tokenizers has no own
+            raise
         raise EnvironmentFault(
             f"The model could not be written to {str(path)!r}: {getattr(error, 'strerror', None) or error}.",
             "The checkpoints that were completed are whole. Make room there and run the same command again.",
@@ -184,7 +207,7 @@ def _disk_faults(path: Path) -> Iterator[None]:
 
 def _write_beside(folder: RunFolder, model: Any, tokenizer: Any) -> dict[str, str]:
     """All of model/ but its card, under another name; the sums of the files. The test rows are looked at meanwhile."""
-    scratch = folder.path / UNFINISHED_MODEL
+    scratch = folder.unfinished_model
     shutil.rmtree(scratch, ignore_errors=True)
     save_model(model, tokenizer, scratch)
     with ThreadPoolExecutor(1) as beside:
@@ -195,7 +218,7 @@ def _write_beside(folder: RunFolder, model: Any, tokenizer: Any) -> dict[str, st
 
 def _put_model_in_place(folder: RunFolder, sums: dict[str, str]) -> None:
     """model/ with its card, whole or not at all."""
-    scratch, target = folder.path / UNFINISHED_MODEL, folder.model
+    scratch, target = folder.unfinished_model, folder.model
     if target.is_symlink():
         raise ArtifactError(f"{str(target)!r} is a link, which a run folder never holds.")
     card = scratch / "README.md"

@@ -88,9 +88,9 @@ def know_compiler() -> None:
 
     Whoever comes second waits for the first: several threads that compute it at once take four times as long.
     """
-    from triton.runtime import cache
+    with _knowing, contextlib.suppress(ImportError, AttributeError):  # another version has it elsewhere, and waits
+        from triton.runtime import cache
 
-    with _knowing:
         cache.triton_key()
 
 

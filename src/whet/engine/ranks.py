@@ -114,6 +114,10 @@ class Ranks:
         """Whether it is so for any process."""
         return self.any_of([flag])[0]
 
+    def meet(self) -> None:
+        """All of them are here: whatever failed for one of them before has failed for all."""
+        self.any(False)
+
     def any_of(self, flags: Sequence[bool]) -> list[bool]:
         """For each of several things, whether it is so for any process."""
         if self.world == 1:

@@ -32,6 +32,7 @@ RECORDS = "records.jsonl"
 CONFIG = "config.toml"
 LOCK = ".lock"
 SUMS = "model.sums.json"
+UNFINISHED_MODEL = ".model.tmp"
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -141,6 +142,11 @@ class RunFolder:
     @property
     def model(self) -> Path:
         return self.path / "model"
+
+    @property
+    def unfinished_model(self) -> Path:
+        """What is to become `model`, while it is written."""
+        return self.path / UNFINISHED_MODEL
 
     def records(self) -> list[Record]:
         """The records that count, after every resume took back what was done again."""

@@ -106,8 +106,8 @@ def test_going_on_from_a_checkpoint_gives_the_same_bits() -> None:
 
 def test_a_rehearsal_leaves_no_trace() -> None:
     rehearsed, plain = (Training("bf16", dropout=0.1) for _ in range(2))
-    for _ in range(2):
-        rehearsed.stepper.rehearse(rehearsed.feed, rehearsed.feed.order.at(1))
+    for rows in (8, 8, 1):
+        rehearsed.stepper.rehearse(rehearsed.feed, rehearsed.feed.order.at(1)[:rows])
     assert rehearsed.losses() == plain.losses()
     assert_same_bits(rehearsed.state(), plain.state())
 

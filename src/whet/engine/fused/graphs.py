@@ -82,7 +82,7 @@ class GraphStepper(FusedStepper):
     ) -> None:
         """`least`: the tokens of a short batch; the few that are shorter need no graphs of their own."""
         super().__init__(network, _never, config, hardware)
-        self.least_a_row = least / config.batch_size
+        self.batch_size, self.least_a_row = config.batch_size, least / config.batch_size
         assert isinstance(network.pieces, CudaPieces)
         self.pieces, self.loss, device = network.pieces, loss, hardware.device
         self.step_loss = torch.zeros((), device=device)
@@ -121,11 +121,17 @@ class GraphStepper(FusedStepper):
             self._prepared(shape, self._kind(micro, len(parts)))
 
     def rehearse(self, feed: Feed, rows: Rows) -> None:
-        kind = self._kind(0, len(split(feed.order.at(0), self.micro_rows)))  # the first that training needs
+        parts, micro_rows = split(feed.order.at(0), self.micro_rows), self.micro_rows
+        kind = self._kind(0, len(parts))  # the first that training needs
         self.model.train()
-        with self._traceless():
-            shape, whole, real = self._filled(feed, rows, 0, 0, 1.0)
-            self._replay(self._prepared(shape, kind), kind, whole, real)
+        if len(rows) < len(parts[0]):  # a whole one has no room, so it must not be filled up to that
+            self.micro_rows = len(rows)
+        try:
+            with self._traceless():
+                shape, whole, real = self._filled(feed, rows, 0, 0, 1.0)
+                self._replay(self._prepared(shape, kind), kind, whole, real)
+        finally:
+            self.micro_rows = micro_rows
 
     def _kind(self, micro: int, micros: int) -> Part:
         return micro == 0, micro == micros - 1 and self.synchronized is None
@@ -136,10 +142,12 @@ class GraphStepper(FusedStepper):
         self.settle()
         window = (self.window.loss, self.window.grad_norm, self.window.first_bad, self.step_loss, self.update.scale)
         before = [tensor.clone() for tensor in window]
-        yield
-        for target, source in zip(window, before, strict=True):
-            target.copy_(source)
-        self.zero()
+        try:
+            yield
+        finally:  # also where memory runs out in the middle
+            for target, source in zip(window, before, strict=True):
+                target.copy_(source)
+            self.zero()
 
     def _sum_over_processes(self, summed: Summed, step: int, *, computed: bool) -> None:
         if not computed:
@@ -180,7 +188,8 @@ class GraphStepper(FusedStepper):
         places = max(self.micro_rows, count)
         missing = places - count
         tokens = _bucketed(used + missing + 1)
-        least = _bucketed(int(self.least_a_row * self.micro_rows))
+        # Micro-batches may have been halved, or come from a checkpoint of larger batches.
+        least = _bucketed(int(self.least_a_row * min(self.micro_rows, self.batch_size)))
         if least - used <= (missing + 1) * LENGTH_BUCKET:
             tokens = max(tokens, least)
         # Rows that are not there share the filling with the last one.
