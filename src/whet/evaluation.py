@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 SHOWN_CHARACTERS = 300
-MOST_TOKENS = 8192
-"""Tokens a batch, however many the device takes: the training needs its memory too."""
 LOCKSTEP_ROWS = 32
 """Rows a batch where a model is split: processes that cut by tokens would make different numbers of passes."""
 
@@ -111,7 +109,7 @@ class Evaluator:
             tokens,
             self.job.hardware,
             batch_rows=min(self.batch_rows, LOCKSTEP_ROWS) if lockstep else self.batch_rows,
-            batch_tokens=None if lockstep else min(MOST_TOKENS, tokens_a_batch(self.job.hardware.device)),
+            batch_tokens=None if lockstep else tokens_a_batch(self.job.hardware.device),
             rows=rows,
             between=self.between if between is None else between,
             smaller=self._take_fewer,
