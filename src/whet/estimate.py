@@ -69,22 +69,27 @@ def require_disk(path: Path, needed: Estimate) -> None:
 
 
 def _seconds_a_row(job: Job) -> float:
-    """Fewer rows where a whole micro-batch does not fit: training itself finds out, and says so."""
-    rows = job.feed.order.batch(0, 0)[: job.stepper.micro_rows]
+    """Smaller micro-batches where one does not fit, but only here: training itself finds out, and says so."""
+    stepper, whole = job.stepper, job.stepper.micro_rows
+    rows = job.feed.order.batch(0, 0)[:whole]
     job.network.model.train()
-    while True:
-        try:
-            return _time(job, rows)
-        except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
-            if not is_memory_error(error):
-                raise
-            if job.stepper.lockstep:
-                raise no_room_together(error, len(rows)) from None
-            if len(rows) <= 1:
-                raise no_room_for_one_row(error) from None
-            rows = rows[: len(rows) // 2]
-        job.stepper.zero()
-        give_back(job.hardware.device)
+    try:
+        while True:
+            try:
+                return _time(job, rows)
+            except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
+                if not is_memory_error(error):
+                    raise
+                if stepper.lockstep:
+                    raise no_room_together(error, len(rows)) from None
+                if len(rows) <= 1:
+                    raise no_room_for_one_row(error) from None
+                rows = rows[: len(rows) // 2]
+            stepper.zero()
+            stepper.micro_rows = len(rows)  # a step is made for so many: fewer alone would be filled up to them
+            give_back(job.hardware.device)
+    finally:
+        stepper.micro_rows = whole
 
 
 def _time(job: Job, rows: Rows) -> float:

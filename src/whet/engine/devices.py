@@ -21,9 +21,9 @@ from whet.errors import EnvironmentFault, UsageError
 
 LETTING_GO_SECONDS = 0.05
 """What a thread of gloo gets to let go of the last message, for which it needs Python."""
-_knowing = threading.Lock()
 REACHED = timedelta(seconds=30)
 """How long the launcher's store on this machine is tried: it was there before us, unless it was killed since."""
+_knowing = threading.Lock()
 
 
 @dataclass(frozen=True)

@@ -67,8 +67,10 @@ if asked["fails_at"]:
     stepper._prepared = short_of_memory_once
 if asked["rehearsed"]:
     stepper.rehearse(feed, order.at(1))
-    stepper.rehearse(feed, order.at(1)[:1])  # as where memory has no room for more: less must be taken, too
+    stepper.micro_rows = 1  # as where memory has no room for more: less must be taken, too
+    stepper.rehearse(feed, order.at(1)[:1])
     assert min(tokens for _, tokens, _ in stepper.captured) == 64, stepper.captured.keys()
+    stepper.micro_rows = asked["micro_rows"]
 for step, count in enumerate(asked["rows"]):
     rows = order.at(step)[:count]
     take = partial(stepper, step, feed, rows, share(rows, ranks.rank, ranks.world), 2e-3)

@@ -121,17 +121,11 @@ class GraphStepper(FusedStepper):
             self._prepared(shape, self._kind(micro, len(parts)))
 
     def rehearse(self, feed: Feed, rows: Rows) -> None:
-        parts, micro_rows = split(feed.order.at(0), self.micro_rows), self.micro_rows
-        kind = self._kind(0, len(parts))  # the first that training needs
+        kind = self._kind(0, len(split(feed.order.at(0), self.micro_rows)))  # the first that training needs
         self.model.train()
-        if len(rows) < len(parts[0]):  # a whole one has no room, so it must not be filled up to that
-            self.micro_rows = len(rows)
-        try:
-            with self._traceless():
-                shape, whole, real = self._filled(feed, rows, 0, 0, 1.0)
-                self._replay(self._prepared(shape, kind), kind, whole, real)
-        finally:
-            self.micro_rows = micro_rows
+        with self._traceless():
+            shape, whole, real = self._filled(feed, rows, 0, 0, 1.0)
+            self._replay(self._prepared(shape, kind), kind, whole, real)
 
     def _kind(self, micro: int, micros: int) -> Part:
         return micro == 0, micro == micros - 1 and self.synchronized is None
@@ -254,11 +248,11 @@ class GraphStepper(FusedStepper):
         """
         kept = [] if part[0] else [group.gradient.clone() for group in self.network.flat.groups()]
         with self._traceless():
-            captured.graphs[part] = self._captured(captured, part)
+            captured.graphs[part] = self._new_graph(captured, part)
         for group, gradient in zip(self.network.flat.groups(), kept, strict=False):
             group.gradient.copy_(gradient)
 
-    def _captured(self, captured: Captured, part: Part) -> torch.cuda.CUDAGraph:
+    def _new_graph(self, captured: Captured, part: Part) -> torch.cuda.CUDAGraph:
         places, tokens, _ = captured.shape
         captured.whole.zero_()
         captured.whole[3 + places + 1] = tokens
