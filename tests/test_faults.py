@@ -272,11 +272,11 @@ def test_a_full_disk_while_the_model_is_written_is_an_environment_fault(
 
     real = finish.save_model
 
-    def save(*given: Any) -> None:
+    def save(*given: Any) -> Any:
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
         try:
-            real(*given)
+            return real(*given)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import whet
-from whet.engine.checkpoint import CheckpointFolder, sync_folder, sync_tree
+from whet.engine.checkpoint import CheckpointFolder
+from whet.engine.disk import sync_file, sync_folder
 from whet.engine.model import save_model
 from whet.errors import ArtifactError, EnvironmentFault
 from whet.evaluation import Evaluator
@@ -27,7 +28,7 @@ from whet.metrics.scores import predicted, probabilities
 from whet.prepare import Job
 from whet.records import Evaluation, Record, Start
 from whet.runs.card import model_card
-from whet.runs.store import SUMS, RunFolder, sum_of, sums_of
+from whet.runs.store import SUMS, RunFolder, sum_of
 
 if TYPE_CHECKING:
     from whet.data.columns import Task
@@ -209,11 +210,12 @@ def _write_beside(folder: RunFolder, model: Any, tokenizer: Any) -> dict[str, st
     """All of model/ but its card, under another name; the sums of the files. The test rows are looked at meanwhile."""
     scratch = folder.unfinished_model
     shutil.rmtree(scratch, ignore_errors=True)
-    save_model(model, tokenizer, scratch)
-    with ThreadPoolExecutor(1) as beside:
-        sums = beside.submit(sums_of, scratch)
-        sync_tree(scratch)
-    return sums.result()
+    sums = save_model(model, tokenizer, scratch)
+    for file in sorted(scratch.iterdir()):
+        if file.name not in sums:
+            sums[file.name] = sum_of(file)
+            sync_file(file)
+    return sums
 
 
 def _put_model_in_place(folder: RunFolder, sums: dict[str, str]) -> None:
@@ -223,8 +225,7 @@ def _put_model_in_place(folder: RunFolder, sums: dict[str, str]) -> None:
         raise ArtifactError(f"{str(target)!r} is a link, which a run folder never holds.")
     card = scratch / "README.md"
     card.write_text(model_card(folder), encoding="utf-8")
-    with open(card, "rb") as file:
-        os.fsync(file.fileno())
+    sync_file(card)
     sync_folder(scratch)
     folder.write_json(SUMS, {**sums, card.name: sum_of(card)})
     shutil.rmtree(target, ignore_errors=True)
@@ -241,8 +242,7 @@ def write_predictions(path: Path, job: Job, logits: dict[str, Array]) -> None:
         return
     scratch = path.with_name(f".{path.name}.tmp")
     pq.write_table(pa.concat_tables(tables), scratch)
-    with open(scratch, "rb") as file:
-        os.fsync(file.fileno())
+    sync_file(scratch)
     os.replace(scratch, path)
 
 

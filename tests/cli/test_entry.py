@@ -91,3 +91,13 @@ def test_whoever_interrupts_helpers_hears_of_them_once(
     _, said = running.communicate(timeout=60)
     assert (running.returncode, "Traceback" in said, said.count("Interrupted")) == (75, False, 1), said
     assert list(tmp_path.glob("whet-*")) == []
+
+
+def test_what_a_command_has_loaded_is_not_searched_for_garbage() -> None:
+    script = (
+        "import gc, whet.cli as cli; cli.keep_what_is_loaded(); print(gc.get_freeze_count() > 0);"
+        "gc.set_threshold(*cli.LOADING_THRESHOLDS); cli.keep_what_is_loaded();"
+        "print(gc.get_freeze_count() > 0, gc.get_threshold() == cli.USUAL_THRESHOLDS)"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False", "True", "True"]

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from whet.engine import checkpoint as checkpoint_module
+from whet.engine import disk
 from whet.engine.checkpoint import (
     FORMAT,
     MANIFEST,
@@ -295,7 +295,7 @@ def test_a_disk_that_fails_while_it_is_still_written_to_is_noticed(
             told.append(handle)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(checkpoint_module, "SYNCED_AT_ONCE", 1)
+    monkeypatch.setattr(disk, "SYNCED_AT_ONCE", 1)
     monkeypatch.setattr(os, "fsync", fails_once)
     folder.save(checkpoint(1), -1)
     with pytest.raises(EnvironmentFault, match="Input/output error"):

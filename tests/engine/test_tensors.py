@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,12 @@ def test_a_model_has_the_bytes_that_the_library_saves(tmp_path: Path) -> None:
     assert files[0] == files[1]
     for name in files[0]:
         assert (tmp_path / "own" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes()
+
+
+def test_saving_a_model_says_the_sum_of_its_weights(tmp_path: Path) -> None:
+    sums = save_model(small_model("bert"), None, tmp_path)
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    assert sums == {"model.safetensors": hashlib.sha256(weights).hexdigest()}
 
 
 def test_a_model_is_saved_into_the_folder_it_is_mapped_from(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from typing import NoReturn
 from whet.errors import EnvironmentFault, Interrupted, WhetError
 from whet.interrupts import SIGNALS, SignalArrived, hearing_again, put_off, remember
 
-COLLECT_AFTER = (200_000, 50, 100)
-"""Libraries make a million objects that stay. With Python's own thresholds it looks through them again and again while
-they are loaded, a tenth of the time of a short command; memory is the same."""
+USUAL_THRESHOLDS = gc.get_threshold()
+LOADING_THRESHOLDS = (2_000_000, 50, 100)
+"""Libraries make about a million objects that stay. With Python's own thresholds it looks for garbage among them again
+and again while they are loaded, a tenth of the time of a short command; memory is the same."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -126,7 +127,7 @@ def _leave_now(number: int, frame: FrameType | None) -> None:
 def entry() -> NoReturn:
     try:
         leave_when_told()
-        gc.set_threshold(*COLLECT_AFTER)
+        gc.set_threshold(*LOADING_THRESHOLDS)
         _end_with_the_launcher()
         _open_closed_streams()
         code = main()
@@ -136,6 +137,13 @@ def entry() -> NoReturn:
     # Python is not taken down: threads that load what nobody waits for any more, or that belong to torch, abort now and
     # then where that happens.
     os._exit(_for_caller(_finished(code)))
+
+
+def keep_what_is_loaded() -> None:
+    """It is never looked at again for garbage; what is made from here on is, as usual."""
+    if gc.get_threshold() == LOADING_THRESHOLDS:  # a process of its own, not a command in somebody else's
+        gc.freeze()
+        gc.set_threshold(*USUAL_THRESHOLDS)
 
 
 def _open_closed_streams() -> None:

@@ -15,13 +15,14 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from whet.engine.disk import sync_folder, write_file
 from whet.engine.tensors import Copies, TensorFile, copy_tensors, safetensors_pieces
 from whet.errors import ArtifactError, EnvironmentFault, WhetError
 
@@ -33,7 +34,6 @@ PREFIX = "step-"
 TEMPORARY = ".writing-"
 ASIDE = ".passed-over-"
 REPLACED = ".replaced-"
-SYNCED_AT_ONCE = 32 << 20
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -209,9 +209,9 @@ def write(checkpoint: Checkpoint, target: Path, before: Callable[[], None] = lam
     scratch.mkdir()
     try:
         with ThreadPoolExecutor(thread_name_prefix="whet-save") as files:
-            writing = [(name, files.submit(_write_file, scratch / name, data)) for name, data in _contents(checkpoint)]
+            writing = [(name, files.submit(write_file, scratch / name, data)) for name, data in _contents(checkpoint)]
         sums = {name: written.result() for name, written in writing}
-        _write_file(scratch / MANIFEST, iter([manifest_bytes(checkpoint.step, sums)]))
+        write_file(scratch / MANIFEST, iter([manifest_bytes(checkpoint.step, sums)]))
         sync_folder(scratch)
         before()
         _put_in_place(scratch, target)
@@ -348,42 +348,3 @@ def remove(folder: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.rename(folder, doomed)
     shutil.rmtree(doomed, ignore_errors=True)
-
-
-def _write_file(path: Path, pieces: Iterator[Any]) -> dict[str, Any]:
-    """Write, fsync, and say what was written; hashing and writing leave the other threads running."""
-    digest, size, asked = hashlib.sha256(), 0, 0
-    with open(path, "xb") as file, ThreadPoolExecutor(1, thread_name_prefix="whet-sync") as disk:
-        syncs: list[Future[None]] = []
-        for piece in pieces:
-            digest.update(piece)
-            size += len(piece)
-            file.write(piece)
-            if size - asked >= SYNCED_AT_ONCE and (not syncs or syncs[-1].done()):
-                # The disk takes these while the next ones are hashed.
-                syncs, asked = [*syncs, disk.submit(os.fsync, file.fileno())], size
-        for sync in syncs:
-            sync.result()  # an error is told to one fsync only
-        file.flush()
-        os.fsync(file.fileno())
-    return {"sha256": digest.hexdigest(), "bytes": size}
-
-
-def sync_folder(path: Path) -> None:
-    """Names are on disk only once their folder is."""
-    if os.name == "nt":  # Windows opens no folders
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def sync_tree(path: Path) -> None:
-    """Every file in a folder, then the folder."""
-    for entry in sorted(path.iterdir()):
-        if entry.is_file():
-            with open(entry, "rb") as file:
-                os.fsync(file.fileno())
-    sync_folder(path)

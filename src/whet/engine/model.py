@@ -196,29 +196,39 @@ def saved_task(config: Any) -> Task:
     return Task("binary" if len(labels) == 2 else "multiclass", labels)
 
 
-def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
-    """A standard Hugging Face folder: safetensors, configuration with label names, tokenizer."""
+def save_model(model: Any, tokenizer: Any, folder: Path) -> dict[str, str]:
+    """A standard Hugging Face folder: safetensors, configuration with label names, tokenizer.
+
+    Returns the SHA-256 of those files that are on the disk already.
+    """
     with quiet():
-        with _written_piece_by_piece():
+        with _written_piece_by_piece() as sums:
             model.save_pretrained(folder, safe_serialization=True)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
+    return sums
 
 
 @contextmanager
-def _written_piece_by_piece() -> Iterator[None]:
+def _written_piece_by_piece() -> Iterator[dict[str, str]]:
     """What is in the file of weights is the library's to say; its writer has all of a GPU's on the host first."""
     from transformers import modeling_utils
 
     from whet.engine.tensors import save_tensors
 
+    sums: dict[str, str] = {}
     writer = getattr(modeling_utils, "safe_save_file", None)
     if writer is None:  # under another name in another version, which then writes as it does
-        yield
+        yield sums
         return
-    modeling_utils.safe_save_file = save_tensors
+
+    def write(tensors: Any, filename: Any, metadata: Any = None) -> None:
+        if found := save_tensors(tensors, filename, metadata):
+            sums[Path(filename).name] = found
+
+    modeling_utils.safe_save_file = write
     try:
-        yield
+        yield sums
     finally:
         modeling_utils.safe_save_file = writer
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from whet.engine.disk import write_file
 from whet.errors import ArtifactError
 
 Groups = dict[str, dict[str, Tensor]]
@@ -188,25 +188,24 @@ def safetensors_pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str
 
 def save_tensors(
     tensors: Mapping[str, Tensor], filename: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
-) -> None:
-    """What `safetensors.torch.save_file` writes, with no more than a piece of it in the host's memory.
+) -> str | None:
+    """What `safetensors.torch.save_file` writes, with no more than a piece of it in the host's memory; its SHA-256.
 
     The tensors may be mapped from a file of this very name: that one stays as it is until the new one is complete.
     """
     if any(tensor.dtype not in _SAFETENSORS_NAMES for tensor in tensors.values()):
         save_file(dict(tensors), filename, dict(metadata) if metadata else None)
-        return
+        return None
     for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
         torch.cuda.current_stream(device).synchronize()  # they are read beside it, and may still be written on it
-    scratch = f"{os.fspath(filename)}.tmp"
+    scratch = Path(f"{os.fspath(filename)}.tmp")
+    scratch.unlink(missing_ok=True)  # by a process that was killed
     try:
-        with open(scratch, "wb") as file:
-            for piece in safetensors_pieces(tensors, metadata):
-                file.write(piece)
+        written = write_file(scratch, safetensors_pieces(tensors, metadata))
         os.replace(scratch, filename)
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(scratch)
+        scratch.unlink(missing_ok=True)
+    return str(written["sha256"])
 
 
 def _bytes_of(flat: Tensor, staging: dict[str, Any]) -> Iterator[Any]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from whet.engine.checkpoint import STATE, TEMPORARY, Checkpoint, CheckpointFolder, load, remove, sync_tree
+from whet.engine.checkpoint import STATE, TEMPORARY, Checkpoint, CheckpointFolder, load, remove
+from whet.engine.disk import sync_tree
 from whet.errors import ArtifactError, UsageError
 
 PREFIX = "checkpoint-"
