@@ -10,7 +10,7 @@ import triton.language as tl
 from whet.engine.fused.kernels import kept
 from whet.engine.fused.launch import Kernel
 
-LONGEST = tl.constexpr(128)
+LONGEST = 128
 """Most tokens of a row."""
 
 
@@ -23,9 +23,9 @@ def _span(offsets, row, first):
 
 
 @triton.jit
-def _staying(seed_at, key, rate, query, head, place, HEADS: tl.constexpr):
+def _staying(seed_at, key, rate, query, head, place, HEADS: tl.constexpr, PLACES: tl.constexpr = LONGEST):
     """Which elements of a tile stay; `query` numbers its rows in the batch, `place` its columns in a row."""
-    return kept(seed_at, key, ((query * HEADS + head) * LONGEST)[:, None] + place[None, :], rate)
+    return kept(seed_at, key, ((query * HEADS + head) * PLACES)[:, None] + place[None, :], rate)
 
 
 @Kernel

@@ -37,7 +37,7 @@ class Saved(NamedTuple):
 
 def fits(shape: Shape, longest: int) -> bool:
     """Whether these kernels can do it, and are the faster ones."""
-    return longest <= kernels.LONGEST.value and shape.width in WIDTHS
+    return longest <= kernels.LONGEST and shape.width in WIDTHS
 
 
 def short_attention(
