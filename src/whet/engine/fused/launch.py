@@ -35,9 +35,9 @@ class Kernel:
         self.function = function
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        if _noted is not None:
-            return functools.partial(self._note, _noted)
-        return self.function[grid]
+        launch = self.function[grid] if _noted is None else functools.partial(self._note, _noted)
+        # Triton's default until 3.9, which warns that 3.10 has another.
+        return functools.partial(launch, enable_fp_fusion=True)
 
     def _note(self, noted: defaultdict[Kernel, list[Call]], *given: Any, **options: Any) -> None:
         # Not the tensors themselves: all of a step's would be held at once.
