@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from whet.errors import EnvironmentFault
+
 HEAD = """
 import atexit, threading, time
 from whet import cli
@@ -101,3 +103,17 @@ def test_what_a_command_has_loaded_is_not_searched_for_garbage() -> None:
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["False", "True", "True"]
+
+
+def test_a_thread_that_the_system_refuses_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from whet import cli
+    from whet.cli.root import root
+
+    def refused(**given: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(root, "main", refused)
+    assert cli.main(["runs"]) == EnvironmentFault.exit_code
+    assert capsys.readouterr().err.splitlines()[0].endswith("The system allows no more threads.")

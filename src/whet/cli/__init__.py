@@ -53,6 +53,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     except MemoryError:
         return _report(EnvironmentFault("Out of memory.", "Try a smaller --batch-size or --max-length."))
+    except RuntimeError as error:
+        if "can't start new thread" not in str(error):
+            raise
+        return _report(EnvironmentFault("The system allows no more threads.", "Raise its limit on them or on memory."))
     except OSError as error:
         where = f" {error.filename!r}" if error.filename else ""
         return _report(EnvironmentFault(f"The system refused{where}: {error.strerror or error}."))

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 SYNCED_AT_ONCE = 32 << 20
+WORTH_A_THREAD = 1 << 20
+"""Bytes from which on a piece is hashed beside: small files ask for no thread, which a machine may refuse."""
 
 
 def write_file(path: Path, pieces: Iterator[Any]) -> dict[str, Any]:
@@ -21,9 +23,13 @@ def write_file(path: Path, pieces: Iterator[Any]) -> dict[str, Any]:
     with open(path, "xb") as file, ThreadPoolExecutor(2, thread_name_prefix="whet-disk") as beside:
         syncs: list[Future[None]] = []
         for piece in pieces:
-            hashed = beside.submit(digest.update, piece)
-            size += file.write(piece)
-            hashed.result()
+            if len(piece) < WORTH_A_THREAD:
+                digest.update(piece)
+                size += file.write(piece)
+            else:
+                hashed = beside.submit(digest.update, piece)
+                size += file.write(piece)
+                hashed.result()
             if size - asked >= SYNCED_AT_ONCE and (not syncs or syncs[-1].done()):
                 syncs, asked = [*syncs, beside.submit(os.fsync, file.fileno())], size
         for sync in syncs:
