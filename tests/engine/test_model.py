@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,8 @@ import pytest
 
 from whet.config import ModelConfig
 from whet.data import hub
-from whet.engine.model import load_config, load_tokenizer
+from whet.data.columns import Task
+from whet.engine.model import load_config, load_model, load_tokenizer, save_model
 from whet.errors import ArtifactError, EnvironmentFault
 
 
@@ -54,3 +57,12 @@ def test_the_client_may_go_online_again_afterwards(attempts: list[Any]) -> None:
         assert cut_off
         assert constants.HF_HUB_OFFLINE
     assert not constants.HF_HUB_OFFLINE
+
+
+def test_a_model_that_would_return_its_attention_can_be_saved(tiny_model_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_model_folder, tmp_path / "model")
+    config = tmp_path / "model" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "output_attentions": True}))
+    loaded = load_model(str(tmp_path / "model"), Task("binary", ("no", "yes")), ModelConfig(), seed=1)
+    save_model(loaded.model, None, tmp_path / "saved")
+    assert (tmp_path / "saved" / "model.safetensors").is_file()

@@ -134,6 +134,9 @@ def load_model(name: str, task: Task, config: ModelConfig, *, seed: int) -> Load
             dtype=torch.float32,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
+            # Nobody reads them, and with the first no fast attention can be saved.
+            output_attentions=False,
+            output_hidden_states=False,
             **_head_settings(task),
         )
     return Loaded(model, _describe(name, model, info))
