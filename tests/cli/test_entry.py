@@ -117,3 +117,11 @@ def test_a_thread_that_the_system_refuses_is_one_line(
     monkeypatch.setattr(root, "main", refused)
     assert cli.main(["runs"]) == EnvironmentFault.exit_code
     assert capsys.readouterr().err.splitlines()[0].endswith("The system allows no more threads.")
+
+
+def test_a_fault_of_ours_is_told_and_what_is_under_way_is_done() -> None:
+    body = "threading.Thread(target=lambda: (time.sleep(0.5), print('sent'))).start(); raise ValueError('ours')"
+    command = [sys.executable, "-c", HEAD.format(body=body)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "sent\n")
+    assert done.stderr.splitlines()[-1] == "ValueError: ours"

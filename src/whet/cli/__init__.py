@@ -138,6 +138,9 @@ def entry() -> NoReturn:
         _expect_no_first()
     except KeyboardInterrupt as error:  # before main began, or between two of its lines
         code = _report(interrupted(error))
+    except Exception:  # a fault of ours
+        sys.excepthook(*sys.exc_info())
+        code = 1
     # Python is not taken down: threads that load what nobody waits for any more, or that belong to torch, abort now and
     # then where that happens.
     os._exit(_for_caller(_finished(code)))
