@@ -301,6 +301,22 @@ def test_tokenizers_has_no_error_of_its_own_for_a_full_disk(
         whet.fit(source, **settings(model))
 
 
+def test_a_tokenizer_may_write_a_folder_of_its_own(source: Path, model: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    shutil.copytree(model, tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    tokenizer.chat_template = {"default": "{{ messages }}", "other": "{{ messages }}"}
+    tokenizer.save_pretrained(tmp_path / "model")
+    run = whet.fit(source, **settings(tmp_path / "model"))
+    inner = [file for file in run.path.glob("model/*/*") if file.is_file()]
+    assert inner
+    whet.load(run.path)
+    inner[0].write_text("changed")
+    with pytest.raises(ArtifactError, match="damaged or changed"):
+        whet.load(run.path)
+
+
 def test_a_model_that_did_not_come_to_its_place_leaves_nothing(
     source: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ from whet.metrics.scores import predicted, probabilities
 from whet.prepare import Job
 from whet.records import Evaluation, Record, Start
 from whet.runs.card import model_card
-from whet.runs.store import SUMS, RunFolder, sum_of
+from whet.runs.store import SUMS, RunFolder, files_of, sum_of
 
 if TYPE_CHECKING:
     from whet.data.columns import Task
@@ -211,10 +211,12 @@ def _write_beside(folder: RunFolder, model: Any, tokenizer: Any) -> dict[str, st
     scratch = folder.unfinished_model
     shutil.rmtree(scratch, ignore_errors=True)
     sums = save_model(model, tokenizer, scratch)
-    for file in sorted(scratch.iterdir()):
-        if file.name not in sums:
-            sums[file.name] = sum_of(file)
+    for name, file in files_of(scratch).items():
+        if name not in sums:
+            sums[name] = sum_of(file)
             sync_file(file)
+    for inner in (entry for entry in scratch.rglob("*") if entry.is_dir()):
+        sync_folder(inner)
     return sums
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from whet.errors import ArtifactError, Diverged, Interrupted, WhetError
+from whet.garbage import keep_what_is_loaded
 from whet.interrupts import Interrupts
 from whet.prepare import Job, Say
 from whet.records import End, Evaluation, Finding, Record, Resume, Save, Start
@@ -49,6 +50,7 @@ class Recorder:
             describe_run(self.folder, self.job)
         if changed or not resumed:
             self._append(start_record(self.job))
+        keep_what_is_loaded()
         try:
             ended = self._train()
             finish(self.folder, self.job, self.checkpoints, self.evaluator, self._append)

@@ -95,16 +95,6 @@ def test_whoever_interrupts_helpers_hears_of_them_once(
     assert list(tmp_path.glob("whet-*")) == []
 
 
-def test_what_a_command_has_loaded_is_not_searched_for_garbage() -> None:
-    script = (
-        "import gc, whet.cli as cli; cli.keep_what_is_loaded(); print(gc.get_freeze_count() > 0);"
-        "gc.set_threshold(*cli.LOADING_THRESHOLDS); cli.keep_what_is_loaded();"
-        "print(gc.get_freeze_count() > 0, gc.get_threshold() == cli.USUAL_THRESHOLDS)"
-    )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert run.stdout.split() == ["False", "True", "True"]
-
-
 def test_a_thread_that_the_system_refuses_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

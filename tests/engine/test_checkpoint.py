@@ -302,6 +302,19 @@ def test_a_disk_that_fails_while_it_is_still_written_to_is_noticed(
         folder.wait()
 
 
+def test_a_thread_that_the_system_refuses_is_said_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        folder.save(checkpoint(1), -1)
+    folder.wait()
+
+
 def test_a_failed_save_is_noticed_without_waiting_for_the_next(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path / "file" / "checkpoints")
     (tmp_path / "file").write_text("in the way")

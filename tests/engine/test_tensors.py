@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import hashlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, modeling_utils
 
 from tests.conftest import small_model
 from whet.engine.model import save_model
@@ -42,6 +44,32 @@ def test_saving_a_model_says_the_sum_of_its_weights(tmp_path: Path) -> None:
     sums = save_model(small_model("bert"), None, tmp_path)
     weights = (tmp_path / "model.safetensors").read_bytes()
     assert sums == {"model.safetensors": hashlib.sha256(weights).hexdigest()}
+
+
+def test_sums_are_of_the_own_files_while_others_save_too(tmp_path: Path) -> None:
+    others, own, stop = small_model("bert", width=64), small_model("bert"), threading.Event()
+
+    def save_others() -> None:
+        while not stop.is_set():
+            others.save_pretrained(tmp_path / "others")
+
+    other = threading.Thread(target=save_others)
+    other.start()
+    try:
+        for number in range(20):
+            sums = save_model(own, None, tmp_path / str(number))
+            weights = (tmp_path / str(number) / "model.safetensors").read_bytes()
+            assert sums == {"model.safetensors": hashlib.sha256(weights).hexdigest()}
+    finally:
+        stop.set()
+        other.join()
+
+
+def test_the_library_has_its_own_writer_again_after_saves_at_once(tmp_path: Path) -> None:
+    model, writer = small_model("bert"), modeling_utils.safe_save_file
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: save_model(model, None, tmp_path / str(number)), range(12)))
+    assert modeling_utils.safe_save_file is writer
 
 
 def test_a_model_is_saved_into_the_folder_it_is_mapped_from(tmp_path: Path) -> None:

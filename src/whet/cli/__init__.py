@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
 import os
 import signal
 import sys
@@ -15,12 +14,8 @@ from types import FrameType
 from typing import NoReturn
 
 from whet.errors import EnvironmentFault, Interrupted, WhetError
+from whet.garbage import load_without_looking
 from whet.interrupts import SIGNALS, SignalArrived, hearing_again, put_off, remember
-
-USUAL_THRESHOLDS = gc.get_threshold()
-LOADING_THRESHOLDS = (2_000_000, 50, 100)
-"""Libraries make about a million objects that stay. With Python's own thresholds it looks for garbage among them again
-and again while they are loaded, a tenth of the time of a short command; memory is the same."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -131,7 +126,7 @@ def _leave_now(number: int, frame: FrameType | None) -> None:
 def entry() -> NoReturn:
     try:
         leave_when_told()
-        gc.set_threshold(*LOADING_THRESHOLDS)
+        load_without_looking()
         _end_with_the_launcher()
         _open_closed_streams()
         code = main()
@@ -144,13 +139,6 @@ def entry() -> NoReturn:
     # Python is not taken down: threads that load what nobody waits for any more, or that belong to torch, abort now and
     # then where that happens.
     os._exit(_for_caller(_finished(code)))
-
-
-def keep_what_is_loaded() -> None:
-    """It is never looked at again for garbage; what is made from here on is, as usual."""
-    if gc.get_threshold() == LOADING_THRESHOLDS:  # a process of its own, not a command in somebody else's
-        gc.freeze()
-        gc.set_threshold(*USUAL_THRESHOLDS)
 
 
 def _open_closed_streams() -> None:

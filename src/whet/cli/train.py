@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from whet.cli import keep_what_is_loaded
 from whet.cli.options import resolve, settings_options
 from whet.cli.processes import (
     ARGUMENTS,
@@ -22,12 +20,10 @@ from whet.cli.processes import (
     refuse_other_number,
     told_to_launcher,
 )
-from whet.records import Start
 
 if TYPE_CHECKING:
     from whet.cli.terminal import Terminal
     from whet.config import Config
-    from whet.prepare import Job
 
 
 @click.command(cls=RememberingCommand)
@@ -88,7 +84,7 @@ def train(
             config,
             accept_changes=accept_changes,
             say=terminal.say,
-            listen=partial(_listen, terminal),
+            listen=terminal.listen,
         )
     if not is_main():
         return
@@ -96,12 +92,6 @@ def train(
         click.echo(json.dumps(run.summary()))
     else:
         show_result(run)
-
-
-def _listen(terminal: Terminal, event: Any, job: Job) -> None:
-    if isinstance(event, Start):
-        keep_what_is_loaded()
-    terminal.listen(event, job)
 
 
 @contextmanager

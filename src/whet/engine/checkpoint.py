@@ -73,8 +73,9 @@ class CheckpointFolder:
         copies = copy_tensors(checkpoint.tensors)
         self._done = done
         arguments = (checkpoint.step, copies, checkpoint.values, best_step, before)
-        self._thread = threading.Thread(target=self._write, args=arguments, name="whet-save")
-        self._thread.start()
+        thread = threading.Thread(target=self._write, args=arguments, name="whet-save")
+        thread.start()
+        self._thread = thread  # not before: one that was refused cannot be waited for
 
     def poll(self) -> None:
         """If the last save is over, say so or raise what went wrong with it; never waits."""
@@ -215,7 +216,7 @@ def write(checkpoint: Checkpoint, target: Path, before: Callable[[], None] = lam
         sync_folder(scratch)
         before()
         _put_in_place(scratch, target)
-    except OSError:
+    except Exception:
         shutil.rmtree(scratch, ignore_errors=True)  # on a full disk, what it takes is needed
         raise
 

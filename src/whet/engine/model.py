@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ PROBLEM_TYPES = {
     "multilabel": "multi_label_classification",
     "regression": "regression",
 }
+_replacing_writer = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -209,31 +211,36 @@ def save_model(model: Any, tokenizer: Any, folder: Path) -> dict[str, str]:
             model.save_pretrained(folder, safe_serialization=True)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
-    return sums
+    # Other threads may save models of their own meanwhile, elsewhere.
+    return {path.name: found for path, found in sums.items() if path.parent == folder.absolute()}
 
 
 @contextmanager
-def _written_piece_by_piece() -> Iterator[dict[str, str]]:
-    """What is in the file of weights is the library's to say; its writer has all of a GPU's on the host first."""
+def _written_piece_by_piece() -> Iterator[dict[Path, str]]:
+    """What is in the file of weights is the library's to say; its writer has all of a GPU's on the host first.
+
+    The library has one writer for all threads: it is put back by whoever has replaced it.
+    """
     from transformers import modeling_utils
 
     from whet.engine.tensors import save_tensors
 
-    sums: dict[str, str] = {}
-    writer = getattr(modeling_utils, "safe_save_file", None)
-    if writer is None:  # under another name in another version, which then writes as it does
-        yield sums
-        return
+    sums: dict[Path, str] = {}
 
     def write(tensors: Any, filename: Any, metadata: Any = None) -> None:
         if found := save_tensors(tensors, filename, metadata):
-            sums[Path(filename).name] = found
+            sums[Path(filename).absolute()] = found
 
-    modeling_utils.safe_save_file = write
-    try:
-        yield sums
-    finally:
-        modeling_utils.safe_save_file = writer
+    with _replacing_writer:
+        writer = getattr(modeling_utils, "safe_save_file", None)
+        if writer is None:  # under another name in another version, which then writes as it does
+            yield sums
+            return
+        modeling_utils.safe_save_file = write
+        try:
+            yield sums
+        finally:
+            modeling_utils.safe_save_file = writer
 
 
 def _head_settings(task: Task) -> dict[str, Any]:

@@ -37,8 +37,14 @@ _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
 
 def sums_of(folder: Path) -> dict[str, str]:
-    """SHA-256 of each file in it."""
-    return {file.name: sum_of(file) for file in sorted(folder.iterdir())}
+    """SHA-256 of each file in it, by its place there."""
+    return {name: sum_of(file) for name, file in files_of(folder).items()}
+
+
+def files_of(folder: Path) -> dict[str, Path]:
+    """Every file by its place in the folder; a tokenizer may have folders of its own."""
+    found = (entry for entry in sorted(folder.rglob("*")) if not entry.is_dir())
+    return {file.relative_to(folder).as_posix(): file for file in found}
 
 
 def sum_of(file: Path) -> str:

