@@ -1,7 +1,15 @@
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+import whet
+from whet import garbage
+from whet.playground import write_model, write_rows
 
 
 def said_by(script: str) -> list[str]:
@@ -28,3 +36,18 @@ def test_a_command_loads_without_looking() -> None:
         "cli.main = lambda: print(gc.get_threshold() == garbage.LOADING) or 0; cli.entry()"
     )
     assert said_by(script) == ["True"]
+
+
+def test_a_training_sets_aside_what_was_loaded_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path / "model")
+    write_rows(tmp_path / "rows.csv", 40)
+    before = gc.get_threshold()
+    garbage.load_without_looking()
+    try:
+        whet.fit("rows.csv", model=str(tmp_path / "model"), max_steps=1, evaluations=1, device="cpu")
+        assert gc.get_freeze_count() > 0
+        assert gc.get_threshold() == garbage.USUAL
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)

@@ -19,7 +19,7 @@ import numpy as np
 
 import whet
 from whet.engine.checkpoint import CheckpointFolder
-from whet.engine.disk import sync_file, sync_folder
+from whet.engine.disk import sync_file, sync_folder, sync_tree
 from whet.engine.model import save_model
 from whet.errors import ArtifactError, EnvironmentFault
 from whet.evaluation import Evaluator
@@ -211,12 +211,8 @@ def _write_beside(folder: RunFolder, model: Any, tokenizer: Any) -> dict[str, st
     scratch = folder.unfinished_model
     shutil.rmtree(scratch, ignore_errors=True)
     sums = save_model(model, tokenizer, scratch)
-    for name, file in files_of(scratch).items():
-        if name not in sums:
-            sums[name] = sum_of(file)
-            sync_file(file)
-    for inner in (entry for entry in scratch.rglob("*") if entry.is_dir()):
-        sync_folder(inner)
+    sums |= {name: sum_of(file) for name, file in files_of(scratch).items() if name not in sums}
+    sync_tree(scratch)
     return sums
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from whet.engine import disk
-from whet.engine.disk import write_file
+from whet.engine.disk import sync_tree, write_file
 
 LARGE = 1 << 20
 
@@ -58,3 +58,13 @@ def test_no_failed_sync_is_passed_over(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "fsync", sync)
     with pytest.raises(OSError, match="Input/output error"):
         write_file(tmp_path / "file", until_two_began())
+
+
+def test_a_tree_is_synced_down_to_its_last_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "outer" / "inner").mkdir(parents=True)
+    made = [tmp_path / "outer", tmp_path / "outer" / "inner", tmp_path / "outer" / "inner" / "file"]
+    made[-1].write_bytes(b"content")
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
+    sync_tree(tmp_path / "outer")
+    assert synced == [path.stat().st_ino for path in reversed(made)]

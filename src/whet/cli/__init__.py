@@ -134,6 +134,7 @@ def entry() -> NoReturn:
     except KeyboardInterrupt as error:  # before main began, or between two of its lines
         code = _report(interrupted(error))
     except Exception:  # a fault of ours
+        _expect_no_first()
         sys.excepthook(*sys.exc_info())
         code = 1
     # Python is not taken down: threads that load what nobody waits for any more, or that belong to torch, abort now and

@@ -56,8 +56,7 @@ def sync_folder(path: Path) -> None:
 
 
 def sync_tree(path: Path) -> None:
-    """Every file in a folder, then the folder."""
+    """Everything in a folder, then the folder."""
     for entry in sorted(path.iterdir()):
-        if entry.is_file():
-            sync_file(entry)
+        sync_tree(entry) if entry.is_dir() else sync_file(entry)
     sync_folder(path)

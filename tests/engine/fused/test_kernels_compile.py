@@ -80,6 +80,7 @@ def test_every_kernel_compiles_for_a_gpu_that_is_not_there(tmp_path: Path) -> No
         env={**os.environ, **own}, capture_output=True, text=True, timeout=600, cwd=root,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
+    assert "FP fusion" not in done.stderr  # whoever leaves it to the default is warned that it changes
     found = json.loads(done.stdout.splitlines()[-1])
     sizes = found["sizes"]
     sources = (root / "src/whet/engine/fused").glob("*kernels.py")
