@@ -108,7 +108,7 @@ def stock_pipeline(folder: str, texts: list[Any], device: str) -> Answers:
     with quiet():
         classify = pipeline("text-classification", folder, device=where)
     inputs = [{"text": row[0], "text_pair": row[1]} if isinstance(row, tuple) else row for row in texts]
-    part = inputs[: max(1, len(inputs) // 8)]
+    part = _warm_part(inputs)
     options = {"truncation": True}
     classify(part[:16], batch_size=8, **options)
     best = min(PIPELINE_BATCHES, key=lambda size: seconds(lambda: classify(part, batch_size=size, **options)))
@@ -130,7 +130,8 @@ def whet_predictor(folder: str, texts: list[Any], device: str) -> Answers:
     from whet.predict import Predictor
 
     predictor = Predictor(folder, device=device)
-    predictor.predict(texts[:16])
+    for _ in PIPELINE_BATCHES:  # as often as the pipeline has had its part of the rows
+        predictor.predict(_warm_part(texts))
     answers: list[Any] = []
 
     def turn(count: int) -> float:
@@ -141,6 +142,10 @@ def whet_predictor(folder: str, texts: list[Any], device: str) -> Answers:
         "memory": lambda: peak_memory_mb(predictor.hardware.device),
         "labels": lambda: [answer.label for answer in answers],
     }
+
+
+def _warm_part(rows: list[Any]) -> list[Any]:
+    return rows[: max(1, len(rows) // 8)]
 
 
 def _job(config: Config, precision: str, *, engine: bool = True, dropout: bool = True) -> Any:

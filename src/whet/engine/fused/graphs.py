@@ -30,6 +30,7 @@ from whet.engine.fused.adamw import corrections
 from whet.engine.fused.encoder import Inputs
 from whet.engine.fused.launch import compiling_ahead
 from whet.engine.fused.pieces_cuda import CudaPieces
+from whet.engine.fused.replay import capture
 from whet.engine.fused.step import FusedNetwork, FusedStepper, head_logits
 from whet.engine.fused.update_cuda import CudaUpdate, Words
 from whet.engine.losses import Loss
@@ -264,20 +265,7 @@ class GraphStepper(FusedStepper):
                 self._compile(captured, part)
             work()
         torch.cuda.current_stream().wait_stream(self.main)
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        free, total = torch.cuda.mem_get_info(self.hardware.device)
-        if free < total // 4:  # nothing can be given back while a graph is captured
-            torch.cuda.empty_cache()
-        # Not by `torch.cuda.graph`, which does so every time: what it gives back must be asked for again.
-        with torch.cuda.stream(self.main):
-            # Other threads may go on meanwhile: one writes checkpoints, one of NCCL's asks for its events.
-            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
-            try:
-                work()
-            finally:
-                graph.capture_end()
-        return graph
+        return capture(work, self.main, self.pool, self.hardware.device)
 
     def _compile(self, captured: Captured, part: Part) -> None:
         """Every kernel of a step and of an evaluation at once, instead of one by one as they are needed."""

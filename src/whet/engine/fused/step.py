@@ -54,6 +54,10 @@ class FusedNetwork(Network):
             room = partial_elements(shape_of(model).hidden, *most) if training else 0
             self.pieces = CudaPieces(self.flat.small, room)
         self.encoder = Encoder(self.flat, shape_of(model), self.pieces)
+        if hardware.device.type == "cuda" and not training:
+            from whet.engine.fused.replay import ReplayedEncoder
+
+            self.encoder = ReplayedEncoder(self.flat, shape_of(model), self.pieces)
         self.add = False
         self.why = ""
         self.words_seen = 0
