@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,13 @@ class Layout:
     @property
     def rows(self) -> int:
         return int(self.first.shape[0])
+
+    @cached_property
+    def held(self) -> Tensor:
+        """int64 [rows × longest]: the token that each slot of the grid holds; for none the first behind all rows."""
+        count = len(self.slots)
+        held = torch.full((self.rows * self.longest,), count, device=self.slots.device)
+        return held.index_copy_(0, self.slots, torch.arange(count, device=self.slots.device))
 
 
 def make_layout(offsets: np.ndarray[Any, Any], device: torch.device, grain: int = 1) -> Layout:

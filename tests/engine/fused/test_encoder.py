@@ -156,7 +156,7 @@ def test_dropout_drops_the_asked_share(rate: float) -> None:
 
     pieces = CpuPieces(0)
     pieces.start(True)
-    mask = pieces._mask(torch.Size((2000, 2000)), rate, 1, torch.float32)
+    mask = pieces._mask(torch.Size((2000, 2000)), rate, torch.float32)
     assert mask is not None
     error = 4 * (rate * (1 - rate) / mask.numel()) ** 0.5
     assert float((mask == 0).double().mean()) == pytest.approx(rate, abs=error + 0.5 / 65536)

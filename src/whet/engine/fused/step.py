@@ -130,8 +130,8 @@ def bucket(tokens: int) -> int:
 
 
 def _in_bucket(array: Any) -> Any:
-    """With zeros behind the tokens: they belong to no row, attention leaves them out, and their gradient is zero."""
-    return np.pad(array, (0, bucket(len(array)) - len(array)))
+    """With zeros behind the tokens, one at least: no row has them, no token asks for them, their gradient is zero."""
+    return np.pad(array, (0, bucket(len(array) + 1) - len(array)))
 
 
 def head_logits(model: Any, hidden: Tensor) -> Tensor:
