@@ -7,7 +7,7 @@ Dropout masks are compared out of 16 random bits each, drawn by numpy, because `
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,19 @@ from whet.engine.packed import Layout
 
 aten = torch.ops.aten
 DRAWN_AT_ONCE = 1 << 17
+
+
+class Attended(NamedTuple):
+    """What the backward pass needs of attention."""
+
+    query: Tensor
+    keys: Tensor
+    values: Tensor
+    shares: Tensor
+    mask: Tensor | None
+
+    def kept(self) -> Tensor:
+        return self.shares if self.mask is None else self.shares * self.mask
 
 
 class CpuPieces:
@@ -60,8 +73,8 @@ class CpuPieces:
         d_total, d_gamma, d_beta = aten.native_layer_norm_backward(
             d_y, total, [total.shape[1]], mean, rstd, gamma, beta, [True, True, True]
         )
-        _put(flat.gradient("embeddings.LayerNorm.weight"), d_gamma, add)
-        _put(flat.gradient("embeddings.LayerNorm.bias"), d_beta, add)
+        put(flat.gradient("embeddings.LayerNorm.weight"), d_gamma, add)
+        put(flat.gradient("embeddings.LayerNorm.bias"), d_beta, add)
         count = len(inputs.layout.slots)
         d_total, ids = d_total[:count], inputs.ids[:count]
         self._put_rows(flat.gradient("embeddings.word_embeddings.weight"), ids, d_total, add)
@@ -89,57 +102,44 @@ class CpuPieces:
 
     def attention(self, qkv: Tensor, inputs: Inputs, shape: Shape, key: int) -> tuple[Tensor, Any]:
         layout: Layout = inputs.layout
-        grid = _onto_grid(qkv, layout)
+        grid = onto_grid(qkv, layout)
         parts = grid.view(layout.rows, layout.longest, 3, shape.heads, shape.width).permute(2, 0, 3, 1, 4)
         query, keys, values = parts.reshape(3, -1, layout.longest, shape.width).unbind(0)
-        context, saved = self._attend(query, keys, values, layout, shape, key)
+        context, saved = self.attend(query, keys, values, layout, shape)
         context = context.view(layout.rows, shape.heads, layout.longest, shape.width).transpose(1, 2)
-        return _off_grid(context.reshape(-1, shape.hidden), layout, len(qkv)), (*saved, layout, shape)
+        return off_grid(context.reshape(-1, shape.hidden), layout, len(qkv)), (saved, layout, shape)
 
     def attention_backward(self, gradient: Tensor, saved: Any) -> Tensor:
-        *inner, layout, shape = saved
-        grid = _onto_grid(gradient, layout)
+        inner, layout, shape = saved
+        grid = onto_grid(gradient, layout)
         grid = grid.view(layout.rows, layout.longest, shape.heads, shape.width).transpose(1, 2)
-        parts = self._attend_backward(grid.reshape(-1, layout.longest, shape.width), inner, shape)
+        parts = self.attend_backward(grid.reshape(-1, layout.longest, shape.width), inner, shape)
         joined = torch.stack(parts).view(3, layout.rows, shape.heads, layout.longest, shape.width)
-        return _off_grid(joined.permute(1, 3, 0, 2, 4).reshape(-1, 3 * shape.hidden), layout, len(gradient))
+        return off_grid(joined.permute(1, 3, 0, 2, 4).reshape(-1, 3 * shape.hidden), layout, len(gradient))
 
-    def attention_of_first(
-        self, query: Tensor, keys_values: Tensor, inputs: Inputs, shape: Shape, key: int
-    ) -> tuple[Tensor, Any]:
-        layout: Layout = inputs.layout
-        grid = _onto_grid(keys_values, layout)
-        parts = grid.view(layout.rows, layout.longest, 2, shape.heads, shape.width).permute(2, 0, 3, 1, 4)
-        keys, values = parts.reshape(2, -1, layout.longest, shape.width).unbind(0)
-        asked = query.view(layout.rows * shape.heads, 1, shape.width)
-        context, saved = self._attend(asked, keys, values, layout, shape, key)
-        return context.reshape(layout.rows, shape.hidden), (*saved, layout, shape, len(keys_values))
-
-    def attention_of_first_backward(self, gradient: Tensor, saved: Any) -> tuple[Tensor, Tensor]:
-        *inner, layout, shape, count = saved
-        d_context = gradient.reshape(layout.rows * shape.heads, 1, shape.width)
-        d_query, d_keys, d_values = self._attend_backward(d_context, inner, shape)
-        joined = torch.stack((d_keys, d_values)).view(2, layout.rows, shape.heads, layout.longest, shape.width)
-        flat = joined.permute(1, 3, 0, 2, 4).reshape(-1, 2 * shape.hidden)
-        return d_query.reshape(layout.rows, shape.hidden), _off_grid(flat, layout, count)
-
-    def _attend(
-        self, query: Tensor, keys: Tensor, values: Tensor, layout: Layout, shape: Shape, key: int
-    ) -> tuple[Tensor, Any]:
+    def attend(
+        self, query: Tensor, keys: Tensor, values: Tensor, layout: Layout, shape: Shape
+    ) -> tuple[Tensor, Attended]:
+        """Of [row and head, or row alone; queries or tokens; width]: the answer to each query."""
         barred = (~layout.mask.view(layout.rows, 1, 1, -1)).to(query.dtype) * -1e30
-        barred = barred.expand(-1, shape.heads, 1, -1).reshape(-1, 1, layout.longest)
+        barred = barred.expand(-1, len(query) // layout.rows, 1, -1).reshape(-1, 1, layout.longest)
         scores = torch.baddbmm(barred, query, keys.transpose(1, 2), alpha=shape.width**-0.5)
         # In float32: faster than torch's own way with bf16, and what it rounds to is the same or nearer.
         shares = torch.softmax(scores, -1, dtype=torch.float32).to(scores.dtype)
-        mask = self._mask(shares.shape, shape.attention_dropout, shares.dtype)
-        kept = shares if mask is None else shares * mask
-        return torch.bmm(kept, values), (query, keys, values, shares, mask)
+        attended = Attended(
+            query, keys, values, shares, self._mask(shares.shape, shape.attention_dropout, shares.dtype)
+        )
+        return torch.bmm(attended.kept(), values), attended
 
-    def _attend_backward(self, gradient: Tensor, saved: Any, shape: Shape) -> tuple[Tensor, Tensor, Tensor]:
+    def attend_backward(
+        self, gradient: Tensor, saved: Attended, shape: Shape, d_total: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`d_total`: the gradient of each query's sum of kept shares, where that was used."""
         query, keys, values, shares, mask = saved
-        kept = shares if mask is None else shares * mask
-        d_values = torch.bmm(kept.transpose(1, 2), gradient)
+        d_values = torch.bmm(saved.kept().transpose(1, 2), gradient)
         d_shares = torch.bmm(gradient, values.transpose(1, 2))
+        if d_total is not None:
+            d_shares += d_total
         if mask is not None:
             d_shares *= mask
         d_scores = aten._softmax_backward_data(d_shares, shares, -1, shares.dtype)
@@ -187,8 +187,8 @@ class CpuPieces:
         )
         d_x = d_total if mask is None else d_total * mask
         self.column_sums(d_x, into[0], add)
-        _put(into[1], d_gamma, add)
-        _put(into[2], d_beta, add)
+        put(into[1], d_gamma, add)
+        put(into[2], d_beta, add)
         return d_x, d_total
 
     def weight_gradient(self, gradient: Tensor, x: Tensor, into: Tensor, add: bool) -> None:
@@ -199,7 +199,7 @@ class CpuPieces:
 
     def column_sums(self, x: Tensor, into: Tensor, add: bool) -> None:
         # Added up in float32 and rounded once to the type of x, as the gradients of matrices are.
-        _put(into, x.sum(0), add)
+        put(into, x.sum(0), add)
 
     def finish_backward(self) -> None:
         """Nothing is put off here."""
@@ -225,7 +225,7 @@ def _factor(dropped: int, kind: torch.dtype) -> Any:
     return _as_numbers(torch.tensor(65536 / (65536 - dropped), dtype=kind))
 
 
-def _onto_grid(tokens: Tensor, layout: Layout) -> Tensor:
+def onto_grid(tokens: Tensor, layout: Layout) -> Tensor:
     """From one after another to [rows × longest]. Where there is no token lies one of the filling behind all rows.
 
     Nothing asks for that, and where gradients are brought onto the grid, that of the filling is zero.
@@ -233,7 +233,7 @@ def _onto_grid(tokens: Tensor, layout: Layout) -> Tensor:
     return tokens.index_select(0, layout.held)
 
 
-def _off_grid(grid: Tensor, layout: Layout, count: int) -> Tensor:
+def off_grid(grid: Tensor, layout: Layout, count: int) -> Tensor:
     """The inverse: `count` with the filling, which is zero."""
     tokens = grid.new_empty(count, grid.shape[1])
     torch.index_select(grid, 0, layout.slots, out=tokens[: len(layout.slots)])
@@ -246,5 +246,5 @@ def _as_numbers(tensor: Tensor) -> Any:
     return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-def _put(into: Tensor, value: Tensor, add: bool) -> None:
+def put(into: Tensor, value: Tensor, add: bool) -> None:
     into.add_(value) if add else into.copy_(value)

@@ -16,6 +16,7 @@ from whet.engine.devices import Hardware
 from whet.engine.feed import Batch, Network, Rows
 from whet.engine.fused.adamw import AdamW, norm_of_gradients, update_on_cpu
 from whet.engine.fused.encoder import Encoder, Inputs
+from whet.engine.fused.encoder_cpu import CpuEncoder
 from whet.engine.fused.families import shape_of
 from whet.engine.fused.flat import FlatModel
 from whet.engine.fused.pieces_cpu import CpuPieces
@@ -53,17 +54,19 @@ class FusedNetwork(Network):
 
             room = partial_elements(shape_of(model).hidden, *most) if training else 0
             self.pieces = CudaPieces(self.flat.small, room)
-        self.encoder = Encoder(self.flat, shape_of(model), self.pieces)
-        if hardware.device.type == "cuda" and not training:
-            from whet.engine.fused.replay import ReplayedEncoder
-
-            self.encoder = ReplayedEncoder(self.flat, shape_of(model), self.pieces)
+        self.encoder = self._make_encoder(training)
         self.add = False
         self.why = ""
         self.words_seen = 0
         """Rows of the word embedding up to here may have had a gradient; those behind never did. Kept on the CPU."""
         self.settle: Callable[[], None] = lambda: None
         """Finishes an update that is still to be done, before the weights are read."""
+
+    def _make_encoder(self, training: bool) -> Encoder:
+        kind: type[Encoder] = CpuEncoder if self.device.type == "cpu" else Encoder
+        if self.device.type == "cuda" and not training:
+            from whet.engine.fused.replay import ReplayedEncoder as kind
+        return kind(self.flat, shape_of(self.model), self.pieces)
 
     def _place(self) -> None:
         """Weights go straight into the flat buffers, so there are never two copies on the device."""
