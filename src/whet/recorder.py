@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from whet.errors import ArtifactError, Diverged, Interrupted, WhetError
-from whet.garbage import keep_what_is_loaded
 from whet.interrupts import Interrupts
+from whet.loading import keep_what_is_loaded
 from whet.prepare import Job, Say
 from whet.records import End, Evaluation, Finding, Record, Resume, Save, Start
 from whet.runs.store import RunFolder

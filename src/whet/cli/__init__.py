@@ -14,8 +14,8 @@ from types import FrameType
 from typing import NoReturn
 
 from whet.errors import EnvironmentFault, Interrupted, WhetError
-from whet.garbage import load_without_looking
 from whet.interrupts import SIGNALS, SignalArrived, hearing_again, put_off, remember
+from whet.loading import load_as_command
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -126,7 +126,7 @@ def _leave_now(number: int, frame: FrameType | None) -> None:
 def entry() -> NoReturn:
     try:
         leave_when_told()
-        load_without_looking()
+        load_as_command()
         _end_with_the_launcher()
         _open_closed_streams()
         code = main()

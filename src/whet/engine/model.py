@@ -20,6 +20,7 @@ from whet.engine.trust import (
     refuse_unsafe_folder,
 )
 from whet.errors import ArtifactError, EnvironmentFault, WhetError
+from whet.loading import only_for_classifiers
 
 if TYPE_CHECKING:
     import torch
@@ -125,10 +126,8 @@ def load_model(name: str, task: Task, config: ModelConfig, *, seed: int) -> Load
     import torch
 
     with quiet(), _explained(name):
-        from transformers import AutoModelForSequenceClassification
-
         torch.manual_seed(seed)
-        model, info = AutoModelForSequenceClassification.from_pretrained(
+        model, info = _classifiers().from_pretrained(
             find_model(name, config.trust_remote_code),
             revision=config.revision,
             trust_remote_code=config.trust_remote_code,
@@ -157,6 +156,14 @@ def without_dropout(model: Any) -> Any:
     return model
 
 
+def _classifiers() -> Any:
+    with only_for_classifiers():
+        # The second is what every model imports.
+        from transformers import AutoModelForSequenceClassification, modeling_utils  # noqa: F401
+
+        return AutoModelForSequenceClassification
+
+
 def load_saved(folder: Path) -> tuple[Any, Any, Task]:
     """Model, tokenizer and task of a folder that whet saved; nothing in it may be missing or random."""
     import torch
@@ -166,10 +173,10 @@ def load_saved(folder: Path) -> tuple[Any, Any, Task]:
     refuse_unsafe_folder(folder)
     refuse_missing_tokenizer(folder)
     with quiet(), _explained(str(folder)):
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+        from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        model, info = AutoModelForSequenceClassification.from_pretrained(
+        model, info = _classifiers().from_pretrained(
             folder,
             use_safetensors=True,
             dtype=torch.float32,

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import whet
+from whet import loading
+from whet.playground import write_model, write_rows
+
+
+def said_by(script: str) -> list[str]:
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return run.stdout.split()
+
+
+def test_what_a_command_has_loaded_is_not_searched() -> None:
+    script = (
+        "import gc; from whet import loading; loading.load_as_command(); loading.keep_what_is_loaded();"
+        "print(gc.get_freeze_count() > 0, gc.get_threshold() == loading.USUAL)"
+    )
+    assert said_by(script) == ["True", "True"]
+
+
+def test_in_a_process_of_somebody_else_nothing_is_set_aside() -> None:
+    script = "import gc; from whet import loading; loading.keep_what_is_loaded(); print(gc.get_freeze_count())"
+    assert said_by(script) == ["0"]
+
+
+def test_a_command_loads_without_looking() -> None:
+    script = (
+        "import gc; from whet import cli, loading;"
+        "cli.main = lambda: print(gc.get_threshold() == loading.LOADING) or 0; cli.entry()"
+    )
+    assert said_by(script) == ["True"]
+
+
+def test_a_training_sets_aside_what_was_loaded_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path / "model")
+    write_rows(tmp_path / "rows.csv", 40)
+    monkeypatch.setattr(loading, "_is_command", False)  # and so it is again afterwards
+    before = gc.get_threshold()
+    loading.load_as_command()
+    try:
+        whet.fit("rows.csv", model=str(tmp_path / "model"), max_steps=1, evaluations=1, device="cpu")
+        assert gc.get_freeze_count() > 0
+        assert gc.get_threshold() == loading.USUAL
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
+
+
+def test_a_command_loads_nothing_that_classifiers_never_use(tmp_path: Path) -> None:
+    write_model(tmp_path)
+    script = (
+        "import sys; from whet import loading; from whet.config import make_config; from whet.data.columns import Task;"
+        "from whet.engine.model import load_model; loading.load_as_command();"
+        f"load_model({str(tmp_path)!r}, Task('binary', ('no', 'yes')), make_config({{}}).model, seed=0);"
+        "print(*[name for name in ('scipy', 'sklearn', 'torchvision') if name in sys.modules]);"
+        "from transformers.utils import is_scipy_available; print(is_scipy_available())"
+    )
+    assert said_by(script) == ["True"]  # what asks later is told that it is there
+
+
+@pytest.mark.parametrize("command", [True, False])
+def test_only_a_command_leaves_out_and_only_meanwhile(command: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import utils
+
+    monkeypatch.setattr(loading, "_is_command", command)
+    asked = utils.is_sklearn_available
+    with loading.only_for_classifiers(), loading.only_for_classifiers():
+        assert (utils.is_sklearn_available is asked) == (not command)
+    assert utils.is_sklearn_available is asked
