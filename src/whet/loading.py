@@ -51,13 +51,13 @@ def _asking_in_vain() -> Iterator[None]:
     from transformers import utils
 
     places = [(place, name) for place in (utils, utils.import_utils) for name in NOT_FOR_CLASSIFIERS]
-    before = [getattr(place, name, None) for place, name in places]
-    for place, name in places:
+    before = [(place, name, getattr(place, name)) for place, name in places if hasattr(place, name)]
+    for place, name, _ in before:
         setattr(place, name, _no)
     try:
         yield
     finally:
-        for (place, name), asked in zip(places, before, strict=True):
+        for place, name, asked in before:
             setattr(place, name, asked)
 
 

@@ -78,12 +78,10 @@ def _packaged() -> Path | None:
 def load_tokenizer(name: str, config: ModelConfig) -> Any:
     """The fast tokenizer that belongs to the model."""
     with quiet(), _explained(name):
-        from transformers import AutoTokenizer
-
         found = find_model(name, config.trust_remote_code)
         if Path(found).is_dir():
             refuse_missing_tokenizer(Path(found))
-        tokenizer = AutoTokenizer.from_pretrained(
+        tokenizer = _library("AutoTokenizer").from_pretrained(
             found,
             revision=config.revision,
             trust_remote_code=config.trust_remote_code,
@@ -109,9 +107,7 @@ def length_limit(tokenizer: Any, model_config: Any, asked: int | None) -> int:
 def load_config(name: str, config: ModelConfig) -> Any:
     """The model's own configuration, without its weights."""
     with quiet(), _explained(name):
-        from transformers import AutoConfig
-
-        found = AutoConfig.from_pretrained(
+        found = _library("AutoConfig").from_pretrained(
             find_model(name, config.trust_remote_code),
             revision=config.revision,
             trust_remote_code=config.trust_remote_code,
@@ -156,12 +152,17 @@ def without_dropout(model: Any) -> Any:
     return model
 
 
-def _classifiers() -> Any:
+def _library(name: str) -> Any:
+    """A class or a module of transformers, without what it imports for other work than classifying."""
     with only_for_classifiers():
-        # The second is what every model imports.
-        from transformers import AutoModelForSequenceClassification, modeling_utils  # noqa: F401
+        import transformers
 
-        return AutoModelForSequenceClassification
+        return getattr(transformers, name)
+
+
+def _classifiers() -> Any:
+    _library("modeling_utils")  # which every model imports
+    return _library("AutoModelForSequenceClassification")
 
 
 def load_saved(folder: Path) -> tuple[Any, Any, Task]:
@@ -173,9 +174,7 @@ def load_saved(folder: Path) -> tuple[Any, Any, Task]:
     refuse_unsafe_folder(folder)
     refuse_missing_tokenizer(folder)
     with quiet(), _explained(str(folder)):
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = _library("AutoTokenizer").from_pretrained(folder)
         model, info = _classifiers().from_pretrained(
             folder,
             use_safetensors=True,

@@ -47,7 +47,7 @@ class Replayed:
     work: Any
 
     def capture_begin(self, **_: Any) -> None:
-        self.work = sys._getframe(1).f_locals["work"]  # of the stepper's `_new_graph`
+        self.work = sys._getframe(1).f_locals["work"]  # of `capture`
 
     def capture_end(self) -> None: ...
 

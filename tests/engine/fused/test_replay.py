@@ -22,6 +22,10 @@ MANY, FEW, ONE = np.arange(90), np.arange(40, 47), np.arange(3, 4)
 
 def network(family: str = "bert", *, training: bool = False) -> FusedNetwork:
     model = small_model(family, width=128, layers=3).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 2 and "embeddings" not in name:
+                weight *= 6  # else attention hardly moves the logits
     return FusedNetwork(model, choose_hardware("cuda", "bf16"), training=training)
 
 
@@ -48,7 +52,7 @@ def test_they_are_those_of_a_network_that_can_be_trained(short: bool, monkeypatc
         monkeypatch.setattr(pieces_cuda, "fits", lambda *_: False)
     replayed, plain = network(), network(training=True)
     for rows in (FEW, MANY, FEW, ONE):
-        np.testing.assert_allclose(logits(replayed, rows), logits(plain, rows), atol=5e-3)
+        np.testing.assert_allclose(logits(replayed, rows), logits(plain, rows), atol=0.1)
 
 
 def test_a_batch_is_captured_when_its_size_comes_again() -> None:
@@ -66,4 +70,4 @@ def test_more_rows_than_a_graph_has_places_for_are_launched(monkeypatch: pytest.
     monkeypatch.setattr(replay, "MOST_ROWS", 50)
     replayed, plain = network(), network(training=True)
     for rows in (FEW, FEW, MANY):
-        np.testing.assert_allclose(logits(replayed, rows), logits(plain, rows), atol=5e-3)
+        np.testing.assert_allclose(logits(replayed, rows), logits(plain, rows), atol=0.1)

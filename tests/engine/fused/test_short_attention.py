@@ -41,7 +41,7 @@ def compared(lengths, first, rate):
     q, k, v = (torch.randn(n, hidden, device=device).bfloat16() for n in (asked[-1], offsets[-1], offsets[-1]))
 
     def attend(values):
-        return short_attention((q, k, values), on_device, longest, shape, (seed, 4, rate))
+        return short_attention((q, k, values), on_device, longest, shape, (seed, 4, rate), first=first)
 
     # Which shares were dropped: the answer to values that are the columns of a unit matrix, 64 at a time, is they.
     masks = [torch.zeros(heads, asked[r + 1] - asked[r], n, device=device) for r, n in enumerate(lengths)]

@@ -120,7 +120,7 @@ class CudaPieces:
 
     def attention(self, qkv: Tensor, inputs: Inputs, shape: Shape, key: int) -> tuple[Tensor, Any]:
         if fits(shape, inputs.longest):
-            return self._short(qkv.chunk(3, 1), inputs, shape, key)
+            return self._short(qkv.chunk(3, 1), inputs, shape, key, first=False)
         query, keys, values = qkv.view(-1, 3, shape.heads, shape.width).unbind(1)
         return self._flash(query, keys, values, inputs.offsets, inputs.longest, inputs, shape)
 
@@ -136,7 +136,7 @@ class CudaPieces:
         self, query: Tensor, keys_values: Tensor, inputs: Inputs, shape: Shape, key: int
     ) -> tuple[Tensor, Any]:
         if fits(shape, inputs.longest):
-            return self._short((query, *keys_values.chunk(2, 1)), inputs, shape, key)
+            return self._short((query, *keys_values.chunk(2, 1)), inputs, shape, key, first=True)
         keys, values = keys_values.view(-1, 2, shape.heads, shape.width).unbind(1)
         each = torch.arange(query.shape[0] + 1, dtype=torch.int32, device=self.device)
         asked = query.view(-1, shape.heads, shape.width)
@@ -152,9 +152,11 @@ class CudaPieces:
         self._short_backward(gradient, saved, joined, (d_query, *joined.chunk(2, 1)))
         return d_query, joined
 
-    def _short(self, asked: tuple[Tensor, ...], inputs: Inputs, shape: Shape, key: int) -> tuple[Tensor, Saved]:
+    def _short(
+        self, asked: tuple[Tensor, ...], inputs: Inputs, shape: Shape, key: int, *, first: bool
+    ) -> tuple[Tensor, Saved]:
         rate = shape.attention_dropout if self.training else 0.0
-        return short_attention(asked, inputs.offsets, inputs.longest, shape, (self.seed, key, rate))
+        return short_attention(asked, inputs.offsets, inputs.longest, shape, (self.seed, key, rate), first=first)
 
     def _short_backward(self, gradient: Tensor, saved: Saved, joined: Tensor, into: tuple[Tensor, ...]) -> None:
         sums = sums_of_short_attention(saved)

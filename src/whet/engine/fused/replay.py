@@ -82,23 +82,29 @@ class ReplayedEncoder(Encoder):
         self._lock = threading.Lock()
 
     def first_hidden(self, inputs: Inputs, *, training: bool, add: bool = False) -> Tensor:
-        with self._lock, self._beside():  # until the result is copied: the next replay writes where it lies
+        assert not training
+        asking = torch.cuda.current_stream(self.device)
+        with self._lock, self._beside(asking):  # until the result is copied: the next replay writes where it lies
             size, rows = _size(inputs), inputs.first.shape[0]
             if size[0] > MOST_TOKENS or rows > MOST_ROWS:
-                return super().first_hidden(inputs, training=training, add=add)
-            forward = self._forwards.get(size)
-            if forward is None:
-                forward = self._forwards[size] = Forward(_filling(*size, self.device), torch.empty(0))
-            elif forward.graph is None:
-                self._capture(forward)
-            forward.fill(inputs)
-            forward.graph.replay() if forward.graph else self._launch(forward)
-            return forward.hidden[:rows].float().unsqueeze(1)
+                hidden = super().first_hidden(inputs, training=False)
+            else:
+                hidden = self._replayed(inputs, size)[:rows].float().unsqueeze(1)
+            hidden.record_stream(asking)
+            return hidden
+
+    def _replayed(self, inputs: Inputs, size: Size) -> Tensor:
+        forward = self._forwards.get(size) or Forward(_filling(*size, self.device), torch.empty(0))
+        if size in self._forwards and forward.graph is None:
+            self._capture(forward)
+        forward.fill(inputs)
+        forward.graph.replay() if forward.graph else self._launch(forward)
+        self._forwards[size] = forward  # only now: what ran out of memory has not been run before
+        return forward.hidden
 
     @contextmanager
-    def _beside(self) -> Iterator[None]:
+    def _beside(self, asking: Any) -> Iterator[None]:
         """All on the one stream that captures: every stream has memory of its own."""
-        asking = torch.cuda.current_stream()
         self._stream.wait_stream(asking)
         try:
             with torch.cuda.stream(self._stream):

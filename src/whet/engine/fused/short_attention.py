@@ -41,15 +41,20 @@ def fits(shape: Shape, longest: int) -> bool:
 
 
 def short_attention(
-    asked: tuple[Tensor, ...], offsets: Tensor, longest: int, shape: Shape, drawn: tuple[Tensor, int, float]
+    asked: tuple[Tensor, ...],
+    offsets: Tensor,
+    longest: int,
+    shape: Shape,
+    drawn: tuple[Tensor, int, float],
+    *,
+    first: bool,
 ) -> tuple[Tensor, Saved]:
-    """Every token's answer, or every row's first where there is one query a row.
+    """Every token's answer, or with `first`, where there is one query a row, each row's.
 
     `asked`: queries, keys and values; `drawn`: seed, key and rate.
     """
     queries, keys, values = asked
     rows, hidden = offsets.shape[0] - 1, shape.heads * shape.width
-    first = queries.shape[0] != keys.shape[0]
     context = torch.empty(queries.shape[0], hidden, dtype=queries.dtype, device=queries.device)
     logsum = torch.empty(queries.shape[0], shape.heads, device=queries.device)
     blocks = -(-longest // BLOCK)
