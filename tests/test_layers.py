@@ -15,9 +15,10 @@ MAY_IMPORT = {
     "errors": set(),
     "config": {"errors"},
     "records": {"errors"},
+    "loading": set(),
     "data": VOCABULARY,
     "metrics": VOCABULARY,
-    "engine": VOCABULARY | {"data", "metrics"},
+    "engine": VOCABULARY | {"data", "metrics", "loading"},
     "runs": VOCABULARY | {"metrics"},
     "serve": VOCABULARY | {"runs", "metrics"},
 }
