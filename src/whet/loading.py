@@ -31,14 +31,14 @@ def load_as_command() -> None:
 
 def keep_what_is_loaded() -> None:
     """It is never looked at again; what is made from here on is. Nothing happens in somebody else's process."""
-    if _is_command and gc.get_threshold() == LOADING:
+    if _is_command:
         gc.freeze()
         gc.set_threshold(*USUAL)
 
 
 @contextmanager
 def only_for_classifiers() -> Iterator[None]:
-    """Of the parts of transformers that are imported in here, those for classifiers: half a second less, or more."""
+    """Parts of transformers that are imported in here do without libraries that no classifier needs."""
     if not _is_command:
         yield
         return

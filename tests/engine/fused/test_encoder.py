@@ -163,6 +163,18 @@ def test_dropout_drops_the_asked_share(rate: float) -> None:
     assert float(mask.double().mean()) == pytest.approx(1.0, abs=2 * error / (1 - rate))
 
 
+def test_every_dropout_of_every_step_drops_others() -> None:
+    from whet.engine.fused.pieces_cpu import CpuPieces
+
+    pieces, drawn = CpuPieces(0), []
+    for pieces.step, pieces.micro in ((0, 0), (0, 1), (1, 0), (0, 0)):
+        pieces.start(True)
+        drawn += [pieces._mask(torch.Size((500,)), 0.5, torch.bfloat16) for _ in range(2)]
+    *first, again, and_again = (tuple(mask.tolist()) for mask in drawn if mask is not None)
+    assert len(set(first)) == 6
+    assert (again, and_again) == (first[0], first[1])
+
+
 def test_rows_that_no_text_uses_stay_as_they_were() -> None:
     before = small_model("bert", width=64).bert.embeddings.word_embeddings.weight.detach().clone()
     weights, _ = train("fused")

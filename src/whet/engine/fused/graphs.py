@@ -30,7 +30,7 @@ from whet.engine.fused.adamw import corrections
 from whet.engine.fused.encoder import Inputs
 from whet.engine.fused.launch import compiling_ahead
 from whet.engine.fused.pieces_cuda import CudaPieces
-from whet.engine.fused.replay import capture
+from whet.engine.fused.replay import LENGTH_BUCKET, capture
 from whet.engine.fused.step import FusedNetwork, FusedStepper, head_logits
 from whet.engine.fused.update_cuda import CudaUpdate, Words
 from whet.engine.losses import Loss
@@ -40,7 +40,6 @@ from whet.engine.tensors import Groups
 TOKEN_BUCKET = 64
 LARGE = 1024
 """Tokens from which on buckets are wider: a share of filling that stays the same, and few shapes to capture."""
-LENGTH_BUCKET = 128
 STAGES = 4
 
 # torch's own annotations leave these untyped.
