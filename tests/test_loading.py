@@ -60,7 +60,7 @@ def test_a_command_loads_nothing_that_classifiers_never_use(tmp_path: Path) -> N
         "import sys; from whet import loading; from whet.config import make_config; from whet.data.columns import Task;"
         "from whet.engine.model import load_model; loading.load_as_command();"
         f"load_model({str(tmp_path)!r}, Task('binary', ('no', 'yes')), make_config({{}}).model, seed=0);"
-        "print(*[name for name in ('scipy', 'sklearn', 'torchvision') if name in sys.modules]);"
+        "print(*[name for name in loading.NOT_FOR_CLASSIFIERS if name in sys.modules]);"
         "from transformers.utils import is_scipy_available; print(is_scipy_available())"
     )
     assert said_by(script) == ["True"]  # what asks later is told that it is there

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 
 USUAL = gc.get_threshold()
 LOADING = (2_000_000, 50, 100)
-NOT_FOR_CLASSIFIERS = ("is_sklearn_available", "is_scipy_available", "is_torchvision_available")
-"""What transformers asks before it imports a library to judge drafts of text, to match boxes or to read pictures."""
+NOT_FOR_CLASSIFIERS = ("sklearn", "scipy", "torchvision", "torchaudio", "librosa")
+"""What transformers imports, if it is there, to judge drafts of text, to match boxes, for pictures and for sound."""
 
 _is_command = False
 _one_at_a_time = threading.RLock()
@@ -50,15 +50,16 @@ def only_for_classifiers() -> Iterator[None]:
 def _asking_in_vain() -> Iterator[None]:
     from transformers import utils
 
-    places = [(place, name) for place in (utils, utils.import_utils) for name in NOT_FOR_CLASSIFIERS]
+    asked = [f"is_{library}_available" for library in NOT_FOR_CLASSIFIERS]
+    places = [(place, name) for place in (utils, utils.import_utils) for name in asked]
     before = [(place, name, getattr(place, name)) for place, name in places if hasattr(place, name)]
     for place, name, _ in before:
         setattr(place, name, _no)
     try:
         yield
     finally:
-        for place, name, asked in before:
-            setattr(place, name, asked)
+        for place, name, answer in before:
+            setattr(place, name, answer)
 
 
 def _no() -> bool:

@@ -99,6 +99,21 @@ def test_the_fitted_temperature_never_makes_the_loss_worse(seed, scale):
     assert (predicted("binary", logits / temperature) == predicted("binary", logits)).all()
 
 
+@settings(max_examples=25)
+@given(st.integers(0, 10_000), st.floats(0.2, 5), st.sampled_from(["multiclass", "multilabel"]))
+def test_the_temperature_has_the_least_loss_of_all(seed, scale, task):
+    rng = np.random.default_rng(seed)
+    logits = scale * rng.normal(size=(30, 3))
+    labels = rng.integers(0, 3, 30) if task == "multiclass" else rng.integers(0, 2, (30, 3))
+    fitted = negative_log_likelihood(task, logits, labels, temperature=fit_temperature(task, logits, labels))
+    others = np.geomspace(0.05, 20, 200)
+    assert fitted <= min(negative_log_likelihood(task, logits, labels, temperature=each) for each in others) + 1e-7
+
+
+def test_logits_that_say_nothing_ask_for_no_temperature():
+    assert fit_temperature("multiclass", [[2.0, 2.0, 2.0]] * 4, [0, 1, 2, 0]) == 1.0
+
+
 def test_logits_that_are_never_wrong_end_at_the_lowest_temperature():
     assert fit_temperature("binary", [[0.0, 1.0], [1.0, 0.0]], [1, 0]) == pytest.approx(0.05, rel=1e-3)
 

@@ -161,7 +161,7 @@ def _library(name: str) -> Any:
 
 
 def _classifiers() -> Any:
-    _library("modeling_utils")  # which every model imports
+    _library("modeling_layers")  # and with it what every model imports
     return _library("AutoModelForSequenceClassification")
 
 

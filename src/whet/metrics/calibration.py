@@ -18,6 +18,8 @@ from whet.metrics.scores import checked, predicted, probabilities
 
 COLDEST, HOTTEST = 0.05, 20.0
 """Temperatures looked at. Logits that are never wrong ask for 0, logits that know nothing for infinity."""
+PRECISION = 1e-6
+"""How closely the logarithm of a temperature is found."""
 
 
 @dataclass(frozen=True)
@@ -72,17 +74,24 @@ def fit_temperature(task: str, logits: Any, labels: Any) -> float:
     Dividing logits by it changes no predicted label, only how sure the model says it is. Above 1 the model
     was overconfident. Fit it on rows that the model was not trained on.
     """
-    from scipy.optimize import minimize_scalar
-
     outputs, truth = _checked(task, logits, labels, 1.0)
+    right = truth
+    if task != "multilabel":  # only how far logits of a row are apart counts
+        outputs, right = outputs - outputs.max(axis=1, keepdims=True), np.eye(outputs.shape[1])[truth]
 
-    # The loss is convex in 1/T, so it has one valley in log T too, where 0.5 and 2 are equally far from 1.
-    def loss(log_temperature: float) -> float:
-        return negative_log_likelihood(task, outputs, truth, temperature=math.exp(log_temperature))
+    def too_sure(log_temperature: float) -> float:
+        """The slope of the loss by 1/T, which only rises, since the loss is convex in it."""
+        surplus = probabilities(task, outputs / math.exp(log_temperature)) - right
+        return float((surplus * outputs).sum())
 
-    bounds = (math.log(COLDEST), math.log(HOTTEST))
-    found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-6})
-    return math.exp(float(found.x))
+    if too_sure(0.0) == 0:
+        return 1.0  # as when all logits are equal: no temperature is better than another
+    # By halves, in log T, where 0.5 and 2 are equally far from 1: done before scipy's optimizers were imported.
+    cold, hot = math.log(COLDEST), math.log(HOTTEST)
+    while hot - cold > PRECISION:
+        middle = (cold + hot) / 2
+        cold, hot = (middle, hot) if too_sure(middle) > 0 else (cold, middle)
+    return math.exp((cold + hot) / 2)
 
 
 def _answers(task: str, logits: Any, labels: Any, temperature: float) -> tuple[Array, Array]:
