@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,18 @@ def test_only_a_command_leaves_out_and_only_meanwhile(command: bool, monkeypatch
     with loading.only_for_classifiers(), loading.only_for_classifiers():
         assert (utils.is_sklearn_available is asked) == (not command)
     assert utils.is_sklearn_available is asked
+
+
+def test_packages_belong_to_the_distributions_that_python_finds() -> None:
+    found, expected = loading.packages_distributions(), metadata.packages_distributions()
+    expected = {name: of for name, of in expected.items() if name != "__pycache__"}
+    assert {name: set(of) for name, of in found.items()} == {name: set(of) for name, of in expected.items()}
+
+
+def test_a_command_has_transformers_ask_quickly_and_only_meanwhile() -> None:
+    script = (
+        "from importlib import metadata; metadata.packages_distributions = None; from whet import loading;"
+        "loading.load_as_command(); from whet.engine.model import quiet\n"
+        "with quiet(): print(metadata.packages_distributions)"
+    )
+    assert said_by(script) == ["None"]

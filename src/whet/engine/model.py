@@ -20,7 +20,7 @@ from whet.engine.trust import (
     refuse_unsafe_folder,
 )
 from whet.errors import ArtifactError, EnvironmentFault, WhetError
-from whet.loading import only_for_classifiers
+from whet.loading import only_for_classifiers, transformers_library
 
 if TYPE_CHECKING:
     import torch
@@ -155,9 +155,7 @@ def without_dropout(model: Any) -> Any:
 def _library(name: str) -> Any:
     """A class or a module of transformers, without what it imports for other work than classifying."""
     with only_for_classifiers():
-        import transformers
-
-        return getattr(transformers, name)
+        return getattr(transformers_library(), name)
 
 
 def _classifiers() -> Any:
@@ -278,9 +276,7 @@ def _describe(name: str, model: Any, info: dict[str, Any]) -> str:
 def quiet() -> Iterator[None]:
     """transformers' alarms and bars are replaced by our own line."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    import transformers
-
-    log = transformers.utils.logging
+    log = transformers_library().utils.logging
     before, bars = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every retry without a network
