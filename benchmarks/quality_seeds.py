@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from math import hypot, nan
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -81,23 +82,34 @@ def main() -> None:
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=42)
+    parser.add_argument("--only", choices=("stock", "whet"), help="if the other has been measured before")
     chosen = parser.parse_args()
-    job = stock_job(chosen.source, chosen.model)
-    found: dict[str, list[dict[str, float]]] = {"stock float32": [], "whet": []}
-    print("| seed | stock accuracy | stock F1 | whet accuracy | whet F1 |\n|---|---|---|---|---|", flush=True)
+    names = [name for name in ("stock", "whet") if chosen.only in (name, None)]
+    job = stock_job(chosen.source, chosen.model) if "stock" in names else {}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    print("| seed |" + "".join(f" {name} accuracy | {name} F1 |" for name in names), flush=True)
+    print("|---|" + "---|---|" * len(names), flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds):
-            found["stock float32"].append(trained_by_stock(job, seed, Path(scratch)))
-            found["whet"].append(trained_by_whet(chosen.source, chosen.model, seed, Path(scratch)))
-            row = [value for name in found for value in found[name][-1].values()]
+            if "stock" in names:
+                found["stock"].append(trained_by_stock(job, seed, Path(scratch)))
+            if "whet" in names:
+                found["whet"].append(trained_by_whet(chosen.source, chosen.model, seed, Path(scratch)))
+            row = [value for name in names for value in found[name][-1].values()]
             print(f"| {seed} | " + " | ".join(f"{value:.4f}" for value in row) + " |", flush=True)
     for metric in ("accuracy", "f1"):
-        stock, ours = ([each[metric] for each in found[name]] for name in ("stock float32", "whet"))
-        error = (stdev(stock) ** 2 / len(stock) + stdev(ours) ** 2 / len(ours)) ** 0.5
-        print(
-            f"{metric}: stock {mean(stock):.4f}, whet {mean(ours):.4f}, difference {mean(ours) - mean(stock):+.4f}, "
-            f"standard error of the difference {error:.4f}"
-        )
+        print(metric + ": " + in_words({name: [each[metric] for each in found[name]] for name in names}))
+
+
+def in_words(values: dict[str, list[float]]) -> str:
+    """Means and their standard errors, and how far they are apart where there are two."""
+    means = {name: mean(each) for name, each in values.items()}
+    errors = {name: stdev(each) / len(each) ** 0.5 if len(each) > 1 else nan for name, each in values.items()}
+    said = [f"{name} {means[name]:.4f} (standard error {errors[name]:.4f})" for name in values]
+    if len(values) > 1:
+        apart, error = means["whet"] - means["stock"], hypot(*errors.values())
+        said.append(f"difference {apart:+.4f} (standard error {error:.4f})")
+    return ", ".join(said)
 
 
 if __name__ == "__main__":

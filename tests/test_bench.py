@@ -36,6 +36,14 @@ def test_prediction_is_timed_side_by_side_and_the_labels_agree(tiny_model_folder
     assert found["same_labels"] >= 0.95
 
 
+@pytest.mark.parametrize("flag", ["--turns", "--steps", "--rows", "--batch-size"])
+def test_none_of_anything_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from whet.cli import main
+
+    assert main(["bench", flag, "0"]) == 2
+    assert "0" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_compiled_stock_trainer_is_timed_too(tiny_model_folder: Path) -> None:
     where = ("sample/pairs", "--model", str(tiny_model_folder), "--batch-size", "4")

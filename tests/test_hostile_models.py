@@ -155,19 +155,53 @@ def test_a_hostile_model_is_refused_for_training(spoil: Any, source: Path, model
     assert not owned.exists()
 
 
-def test_code_of_a_model_runs_when_it_is_asked_for_by_name(
-    source: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def code_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the library copies a model's code before it runs it."""
     import transformers.dynamic_module_utils as modules
 
     monkeypatch.setattr(modules, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+
+
+@pytest.mark.usefixtures("code_elsewhere")
+def test_code_of_a_model_runs_when_it_is_asked_for_by_name(source: Path, model: Path, tmp_path: Path) -> None:
     folder, owned = tmp_path / "hostile", tmp_path / "owned"
     shutil.copytree(model, folder)
     own_tokenizer_code(folder, owned)
     with pytest.raises(ArtifactError):
         whet.fit(source, **settings(folder, tmp_path / "run"), trust_remote_code=True)
     assert owned.exists()
+
+
+OWN_CLASSIFIER = """
+from transformers import BertConfig, BertForSequenceClassification
+
+class OwnConfig(BertConfig):
+    model_type = "own"
+
+class OwnClassifier(BertForSequenceClassification):
+    config_class = OwnConfig
+"""
+
+
+@pytest.mark.usefixtures("code_elsewhere")
+def test_a_model_with_code_of_its_own_answers_when_it_is_trusted(
+    source: Path, model: Path, tmp_path: Path, capsys: Any
+) -> None:
+    from whet.cli import main
+
+    folder = tmp_path / "own"
+    shutil.copytree(model, folder)
+    (folder / "own_code.py").write_text(OWN_CLASSIFIER)
+    auto = {"AutoConfig": "own_code.OwnConfig", "AutoModelForSequenceClassification": "own_code.OwnClassifier"}
+    edit_json(folder / "config.json", model_type="own", auto_map=auto)
+    run = whet.fit(source, **settings(folder, tmp_path / "run"), trust_remote_code=True)
+    for answer in (["predict", str(run.path), "--text", "good"], ["evaluate", str(run.path), str(source)]):
+        assert main(answer) == 3
+        assert "add --trust-remote-code" in capsys.readouterr().err
+        assert main([*answer, "--trust-remote-code"]) == 0
+    assert run.predict("good") == whet.load(run.path, trust_remote_code=True).predict("good")
 
 
 def test_a_new_head_is_said(model: Path, source: Path, trained: Path, tmp_path: Path) -> None:

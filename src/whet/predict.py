@@ -33,7 +33,9 @@ class Prediction:
 class Predictor:
     """A model folder (or a run's) that answers. Rows of like length are computed together, inside."""
 
-    def __init__(self, path: Path | str, *, device: str = "auto", precision: str = "auto") -> None:
+    def __init__(
+        self, path: Path | str, *, device: str = "auto", precision: str = "auto", trust_remote_code: bool = False
+    ) -> None:
         from whet.data.tokens import TextTokenizer
         from whet.engine.devices import choose_hardware
         from whet.engine.model import length_limit, load_saved
@@ -51,7 +53,7 @@ class Predictor:
             )
         self.pairs: bool | None = bool(data["columns"].get("pair")) if "columns" in data else None
         """Whether it was trained on pairs; None where the folder does not say."""
-        model, self.tokenizer, self.task = load_saved(folder)
+        model, self.tokenizer, self.task = load_saved(folder, trust_remote_code)
         if trained is not None and list(self.task.labels) != trained:
             raise ArtifactError(
                 f"{str(folder)!r} has the labels {list(self.task.labels)} and its run was trained on {trained}.",

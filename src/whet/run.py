@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class Run:
     """What `whet.fit` returns. Everything is read from the run folder."""
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, trust_remote_code: bool = False) -> None:
         self.folder = RunFolder.open(path)
+        self._trusts = trust_remote_code
 
     @property
     def path(self) -> Path:
@@ -57,7 +58,7 @@ class Run:
     def predictor(self) -> Predictor:
         from whet.predict import Predictor
 
-        return Predictor(self.path)
+        return Predictor(self.path, trust_remote_code=self._trusts)
 
     def predict(self, texts: str | Sequence[Any], pairs: str | Sequence[str] | None = None) -> list[Prediction]:
         """Labels with probabilities, in input order."""

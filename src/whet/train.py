@@ -104,7 +104,7 @@ def _train_among(
             say(f"{folder.path} is finished already.")
             if ranks.is_main and not (folder.path / "report.html").exists():
                 write_report_quietly(folder, say)
-            return Run(folder.path)
+            return Run(folder.path, trust_remote_code=config.model.trust_remote_code)
         is_mine = ranks.is_main and not resuming
         with _no_folder_left(folder, is_mine), ranks.together(), interrupts.at_once():
             before = folder.data if resuming else {}
@@ -131,7 +131,7 @@ def _train_among(
                 listen(event, job)
 
             Recorder(folder, job, interrupts, say, tell).run(resuming=resuming, changed=changed)
-    return Run(folder.path)
+    return Run(folder.path, trust_remote_code=config.model.trust_remote_code)
 
 
 def _join(device: str) -> Ranks:

@@ -15,6 +15,7 @@ from whet.metrics import (
     probabilities,
     reliability,
 )
+from whet.metrics.calibration import divisor_in_words
 
 
 def honest(n=4000, seed=0, classes=3):
@@ -116,6 +117,18 @@ def test_logits_that_say_nothing_ask_for_no_temperature():
 
 def test_logits_that_are_never_wrong_end_at_the_lowest_temperature():
     assert fit_temperature("binary", [[0.0, 1.0], [1.0, 0.0]], [1, 0]) == pytest.approx(0.05, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "words"),
+    [
+        ([[0.0, 1.0], [1.0, 0.0]], [1, 0], "0.05 or less"),
+        ([[0.0, 1.0], [1.0, 0.0]], [0, 1], "20 or more"),
+        ([[2.0, 2.0]], [1], "1.00"),
+    ],
+)
+def test_a_bound_of_the_search_is_said_to_be_one(logits, labels, words):
+    assert divisor_in_words(fit_temperature("binary", logits, labels)) == words
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from whet.config import make_config
 @click.option("--model", default="minilm", show_default=True, help="minilm, a local folder or a hub name.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
 @click.option("--batch-size", default=8, show_default=True, help="Rows a step.")
-@click.option("--steps", default=40, show_default=True, help="Steps a turn.")
-@click.option("--rows", default=2000, show_default=True, help="Rows to predict.")
-@click.option("--turns", default=3, show_default=True, help="Turns of each contender, alternating.")
+@click.option("--steps", type=click.IntRange(min=1), default=40, show_default=True, help="Steps a turn.")
+@click.option("--rows", type=click.IntRange(min=1), default=2000, show_default=True, help="Rows to predict.")
+@click.option("--turns", type=click.IntRange(min=1), default=3, show_default=True, help="Turns of each, alternating.")
 @click.option("--compile", "compiled", is_flag=True, help="Also stock with bf16, tf32, torch.compile: minutes more.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def bench(what_or_source: str | None, source: str | None, as_json: bool, **chosen: Any) -> None:

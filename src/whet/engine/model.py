@@ -163,18 +163,19 @@ def _classifiers() -> Any:
     return _library("AutoModelForSequenceClassification")
 
 
-def load_saved(folder: Path) -> tuple[Any, Any, Task]:
+def load_saved(folder: Path, trust: bool = False) -> tuple[Any, Any, Task]:
     """Model, tokenizer and task of a folder that whet saved; nothing in it may be missing or random."""
     import torch
 
     if not folder.is_dir():
         raise ArtifactError(f"There is no model folder {str(folder)!r}.", "Give a run folder, or one with config.json.")
-    refuse_unsafe_folder(folder)
+    refuse_unsafe_folder(folder, trust)
     refuse_missing_tokenizer(folder)
     with quiet(), _explained(str(folder)):
-        tokenizer = _library("AutoTokenizer").from_pretrained(folder)
+        tokenizer = _library("AutoTokenizer").from_pretrained(folder, trust_remote_code=trust)
         model, info = _classifiers().from_pretrained(
             folder,
+            trust_remote_code=trust,
             use_safetensors=True,
             dtype=torch.float32,
             output_loading_info=True,

@@ -72,7 +72,8 @@ def refuse_other_tokenizer(name: str, tokenizer: Any, config: Any) -> None:
 
 def own_code(name: str) -> ArtifactError:
     return ArtifactError(
-        f"The model {name!r} comes with Python code of its own.", "To run it, add --trust-remote-code."
+        f"The model {name!r} comes with Python code of its own.",
+        "To run it, add --trust-remote-code (in Python: trust_remote_code=True).",
     )
 
 

@@ -20,6 +20,8 @@ COLDEST, HOTTEST = 0.05, 20.0
 """Temperatures looked at. Logits that are never wrong ask for 0, logits that know nothing for infinity."""
 PRECISION = 1e-6
 """How closely the logarithm of a temperature is found."""
+BOUND = 1e-3
+"""A temperature that is so near to the coldest or hottest one may lie beyond it."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,15 @@ def fit_temperature(task: str, logits: Any, labels: Any) -> float:
         middle = (cold + hot) / 2
         cold, hot = (middle, hot) if too_sure(middle) > 0 else (cold, middle)
     return math.exp((cold + hot) / 2)
+
+
+def divisor_in_words(temperature: float) -> str:
+    """A temperature for people: where the search ended at its bound, the bound says less than it seems to."""
+    if temperature > HOTTEST * (1 - BOUND):
+        return f"{HOTTEST:g} or more"
+    if temperature < COLDEST * (1 + BOUND):
+        return f"{COLDEST:g} or less"
+    return f"{temperature:.2f}"
 
 
 def _answers(task: str, logits: Any, labels: Any, temperature: float) -> tuple[Array, Array]:

@@ -239,7 +239,7 @@ class _Reader:
         return reliability_chart(reliability(self.task, examined.logits, examined.labels))
 
     def _calibration_words(self, examined: Answers | None) -> str:
-        from whet.metrics.calibration import expected_calibration_error, fit_temperature
+        from whet.metrics.calibration import divisor_in_words, expected_calibration_error, fit_temperature
 
         if examined is None or self.task == "regression":
             return ""
@@ -248,7 +248,7 @@ class _Reader:
         tends = "too sure of itself" if temperature > 1.05 else "too modest" if temperature < 0.95 else "about right"
         return (
             f"Confidence and accuracy are {100 * error:.1f} points apart on average (expected calibration error): "
-            f"the model is {tends}. Dividing its logits by {temperature:.2f} fits these rows best."
+            f"the model is {tends}. Dividing its logits by {divisor_in_words(temperature)} fits these rows best."
         )
 
     def _scatter(self, examined: Answers | None) -> Chart | None:
