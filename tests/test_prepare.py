@@ -7,8 +7,9 @@ import torch
 
 from whet.config import make_config
 from whet.data.columns import Task
-from whet.errors import ArtifactError
-from whet.prepare import ModelBeside
+from whet.errors import ArtifactError, UsageError
+from whet.playground import write_rows
+from whet.prepare import ModelBeside, read_examples
 
 BINARY = Task("binary", ("no", "yes"))
 
@@ -27,3 +28,10 @@ def test_what_is_wrong_with_a_model_is_said_by_whoever_asks_for_it() -> None:
     for ask in (model.loaded, model.check):
         with pytest.raises(ArtifactError, match="no model folder"):
             ask()
+
+
+def test_a_metric_that_the_task_has_not_is_refused_with_the_data(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows.csv", 40)
+    config = make_config({"source": str(tmp_path / "rows.csv"), "metric": "pearson"})
+    with pytest.raises(UsageError, match="'pearson', and a binary task has no such metric"):
+        read_examples(config.data.source, config, lambda line: None)

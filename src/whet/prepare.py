@@ -68,6 +68,7 @@ def read_examples(source: Any, config: Config, say: Say) -> tuple[Examples, Audi
     examples = load_examples(source, config.data)
     for line in examples.said:
         say(line)
+    choose_metric(config.evaluate.metric, examples.task.kind)  # refused here, and chosen with the plan
     report = audit(examples)
     report.stop_unless_allowed(config.data.allow)
     for finding in report.findings:
