@@ -16,9 +16,10 @@ MAY_IMPORT = {
     "config": {"errors"},
     "records": {"errors"},
     "loading": set(),
+    "beside": set(),
     "data": VOCABULARY,
     "metrics": VOCABULARY,
-    "engine": VOCABULARY | {"data", "metrics", "loading"},
+    "engine": VOCABULARY | {"data", "metrics", "loading", "beside"},
     "runs": VOCABULARY | {"metrics"},
     "serve": VOCABULARY | {"runs", "metrics"},
 }

@@ -9,7 +9,6 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import whet
+from whet.beside import Beside
 from whet.engine.checkpoint import CheckpointFolder
 from whet.engine.disk import sync_file, sync_folder, sync_tree
 from whet.engine.model import save_model
@@ -140,7 +140,7 @@ def finish(
     when the one before it is whole. Interrupted anywhere in here, it is all done again.
     """
     best = job.state.best_step if job.state.best_step >= 0 else job.state.step
-    with _cleaned(folder, job.ranks), ThreadPoolExecutor(1, thread_name_prefix="whet-model") as beside:
+    with _cleaned(folder, job.ranks), Beside("whet-model") as beside:
         with ExitStack() as proven:
             if best != job.state.step:
                 job.stepper.load(proven.enter_context(checkpoints.reading(best, weights_only=True)).tensors)

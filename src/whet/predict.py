@@ -82,14 +82,13 @@ class Predictor:
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Array:
         """float32 [rows, outputs]. The next rows are tokenized while the model computes these."""
-        from concurrent.futures import ThreadPoolExecutor
-
+        from whet.beside import Beside
         from whet.engine.evaluate import compute_logits, tokens_a_batch
 
         starts = range(0, max(1, len(texts)), CHUNK_ROWS)
         budget = tokens_a_batch(self.hardware.device)
         parts = []
-        with ThreadPoolExecutor(1) as ahead:
+        with Beside("whet-ahead") as ahead:
             pending = ahead.submit(self._tokens, texts, pairs, 0)
             for start in starts:
                 tokens = pending.result()

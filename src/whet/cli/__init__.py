@@ -49,7 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
     except MemoryError:
         return _report(EnvironmentFault("Out of memory.", "Try a smaller --batch-size or --max-length."))
     except RuntimeError as error:
-        if "can't start new thread" not in str(error):
+        from whet.beside import REFUSED
+
+        if REFUSED not in str(error):
             raise
         return _report(EnvironmentFault("The system allows no more threads.", "Raise its limit on them or on memory."))
     except OSError as error:

@@ -13,15 +13,15 @@ import json
 import os
 import re
 import shutil
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from whet.beside import Beside, begin
 from whet.engine.disk import sync_folder, write_file
 from whet.engine.tensors import Copies, TensorFile, copy_tensors, safetensors_pieces
 from whet.errors import ArtifactError, EnvironmentFault, WhetError
@@ -52,7 +52,7 @@ class CheckpointFolder:
 
     path: Path
     keep: int = 2
-    _thread: threading.Thread | None = field(default=None, init=False)
+    _saving: Future[None] | None = field(default=None, init=False)
     _failure: BaseException | None = field(default=None, init=False)
     _done: Callable[[], None] | None = field(default=None, init=False)
 
@@ -73,21 +73,19 @@ class CheckpointFolder:
         copies = copy_tensors(checkpoint.tensors)
         self._done = done
         arguments = (checkpoint.step, copies, checkpoint.values, best_step, before)
-        thread = threading.Thread(target=self._write, args=arguments, name="whet-save")
-        thread.start()
-        self._thread = thread  # not before: one that was refused cannot be waited for
+        self._saving = begin("whet-save", self._write, *arguments)
 
     def poll(self) -> None:
         """If the last save is over, say so or raise what went wrong with it; never waits."""
-        if self._thread is not None and not self._thread.is_alive():
+        if self._saving is not None and self._saving.done():
             self.wait()
 
     def wait(self) -> None:
         """Until the last save is complete; raises what went wrong with it."""
-        if self._thread is None:
+        if self._saving is None:
             return
-        self._thread.join()
-        self._thread = None
+        self._saving.result()
+        self._saving = None
         failure, done = self._failure, self._done
         self._failure = self._done = None
         if failure is not None:
@@ -209,7 +207,7 @@ def write(checkpoint: Checkpoint, target: Path, before: Callable[[], None] = lam
     scratch = parent / f"{TEMPORARY}{target.name}"
     scratch.mkdir()
     try:
-        with ThreadPoolExecutor(thread_name_prefix="whet-save") as files:
+        with Beside("whet-save") as files:
             writing = [(name, files.submit(write_file, scratch / name, data)) for name, data in _contents(checkpoint)]
         sums = {name: written.result() for name, written in writing}
         write_file(scratch / MANIFEST, iter([manifest_bytes(checkpoint.step, sums)]))
@@ -270,7 +268,7 @@ def reading(folder: Path, *, weights_only: bool = False) -> Iterator[Checkpoint]
 
     What was read counts only once this is left, which raises ArtifactError where the manifest does not prove it.
     """
-    with ThreadPoolExecutor(thread_name_prefix="whet-prove") as beside:
+    with Beside("whet-prove") as beside:
         with _told_as_artifact(folder):
             if folder.is_symlink() or any(entry.is_symlink() for entry in folder.iterdir()):
                 raise ArtifactError(f"{str(folder)!r} holds a link, which a checkpoint never does.")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
+
+from whet.beside import Beside
 
 SYNCED_AT_ONCE = 32 << 20
 WORTH_A_THREAD = 1 << 20
@@ -20,7 +22,7 @@ def write_file(path: Path, pieces: Iterator[Any]) -> dict[str, Any]:
     A piece may lie in a buffer that the next one takes: it is asked for once this one is written and hashed.
     """
     digest, size, asked = hashlib.sha256(), 0, 0
-    with open(path, "xb") as file, ThreadPoolExecutor(2, thread_name_prefix="whet-disk") as beside:
+    with open(path, "xb") as file, Beside("whet-disk") as beside:
         syncs: list[Future[None]] = []
         for piece in pieces:
             if len(piece) < WORTH_A_THREAD:

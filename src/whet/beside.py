@@ -1,0 +1,54 @@
+"""Work on a thread of its own beside the caller; where the system allows no more threads, by the caller, at once.
+
+A process that is short of memory may be refused a thread at the very moment when it saves what it has.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from types import TracebackType
+from typing import Self, TypeVar
+
+Result = TypeVar("Result")
+REFUSED = "can't start new thread"
+"""How Python's RuntimeError says so."""
+
+
+def begin(name: str, work: Callable[..., Result], *arguments: object) -> Future[Result]:
+    """Begin it; the future holds its result, or what it raised."""
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work(*arguments))
+        except BaseException as error:
+            future.set_exception(error)
+
+    try:
+        threading.Thread(target=run, name=name).start()
+    except RuntimeError as error:
+        if REFUSED not in str(error):
+            raise
+        run()
+    return future
+
+
+class Beside:
+    """A few things at a time, all of which are over when this is left."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._begun: list[Future[object]] = []
+
+    def submit(self, work: Callable[..., Result], *arguments: object) -> Future[Result]:
+        future = begin(self._name, work, *arguments)
+        self._begun.append(future)  # type: ignore[arg-type]
+        return future
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        wait(self._begun)
