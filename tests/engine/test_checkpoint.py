@@ -320,7 +320,7 @@ def test_a_failed_save_is_noticed_without_waiting_for_the_next(tmp_path: Path) -
     (tmp_path / "file").write_text("in the way")
     folder.save(checkpoint(1), -1)
     assert folder._saving is not None
-    folder._saving.result()
+    assert folder._saving.exception() is not None
     with pytest.raises(EnvironmentFault):
         folder.poll()
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import click
 
-from whet.cli.options import resolve, settings_options
+from whet.cli.options import resolve, setting_option, settings_options
 
 
 @click.command()
 @click.argument("run")
 @click.argument("source")
 @settings_options("data")
-@click.option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the model.")
+@setting_option("model", "trust_remote_code")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def evaluate(run: str, source: str, trust_remote_code: bool, as_json: bool, **flags: Any) -> None:
+def evaluate(run: str, source: str, trust_remote_code: bool | None, as_json: bool, **flags: Any) -> None:
     """Score a trained model on labelled text, with 95% intervals.
 
     RUN is a run folder or a model folder; SOURCE a file, a folder or a hub name.
@@ -29,7 +29,7 @@ def evaluate(run: str, source: str, trust_remote_code: bool, as_json: bool, **fl
     from whet.predict import load
     from whet.scoring import evaluate_model
 
-    results = evaluate_model(load(run, trust_remote_code=trust_remote_code), source, config.data)
+    results = evaluate_model(load(run, trust_remote_code=bool(trust_remote_code)), source, config.data)
     if as_json:
         click.echo(json.dumps({"run": run, "source": source, "splits": results}))
         return

@@ -20,13 +20,18 @@ def settings_options(*sections: str) -> Callable[[Command], Command]:
 
     def decorate(command: Command) -> Command:
         for section in reversed(sections):
-            hints = get_type_hints(SECTIONS[section])
             for field in reversed(dataclasses.fields(SECTIONS[section])):
-                if flag := field.metadata["flag"]:
-                    command = _option(flag, field, hints[field.name])(command)
+                if field.metadata["flag"]:
+                    command = setting_option(section, field.name)(command)
         return command
 
     return decorate
+
+
+def setting_option(section: str, name: str) -> Callable[[Command], Command]:
+    """The flag of this setting alone."""
+    field = next(each for each in dataclasses.fields(SECTIONS[section]) if each.name == name)
+    return _option(field.metadata["flag"], field, get_type_hints(SECTIONS[section])[name])
 
 
 def _option(flag: str, field: dataclasses.Field[Any], hint: Any) -> Callable[[Command], Command]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from whet.cli.options import setting_option
 from whet.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Given:
 @click.option("--delimiter", help="What separates columns (found if not given).")
 @click.option("--drop-empty", is_flag=True, help="Leave out rows with an empty text.")
 @click.option("--device", default="auto", help="auto, cpu, cuda or mps.", show_default=True)
-@click.option("--trust-remote-code", is_flag=True, help="Run Python code that comes with the model.")
+@setting_option("model", "trust_remote_code")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 def predict(
     run: str,
@@ -50,7 +51,7 @@ def predict(
     text_column: str | None,
     pair_column: str | None,
     device: str,
-    trust_remote_code: bool,
+    trust_remote_code: bool | None,
     as_json: bool,
     **reading: Any,
 ) -> None:
@@ -79,7 +80,9 @@ def predict(
             own = _own(source, config, Path(scratch), Path(output)) if output is not None else {}
         from whet.predict import load
 
-        predictions = load(run, device=device, trust_remote_code=trust_remote_code).predict(given.texts, given.pairs)
+        predictions = load(run, device=device, trust_remote_code=bool(trust_remote_code)).predict(
+            given.texts, given.pairs
+        )
         if output is not None:
             _write(Path(output), given, own, predictions, with_row=reading["drop_empty"])
             return

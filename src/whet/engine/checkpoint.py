@@ -15,6 +15,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,6 @@ class CheckpointFolder:
     path: Path
     keep: int = 2
     _saving: Future[None] | None = field(default=None, init=False)
-    _failure: BaseException | None = field(default=None, init=False)
     _done: Callable[[], None] | None = field(default=None, init=False)
 
     def save(
@@ -84,12 +84,10 @@ class CheckpointFolder:
         """Until the last save is complete; raises what went wrong with it."""
         if self._saving is None:
             return
-        self._saving.result()
-        self._saving = None
-        failure, done = self._failure, self._done
-        self._failure = self._done = None
-        if failure is not None:
-            raise failure
+        wait_for([self._saving])
+        saving, done = self._saving, self._done
+        self._saving = self._done = None
+        saving.result()
         if done is not None:
             done()
 
@@ -173,12 +171,10 @@ class CheckpointFolder:
             write(Checkpoint(step, copies.taken(), values), self.folder(step), before)
             self._prune(best_step)
         except OSError as error:
-            self._failure = EnvironmentFault(
+            raise EnvironmentFault(
                 f"The checkpoint at step {step} could not be written: {error.strerror or error}.",
                 f"The one before it is whole. Make room or fix {str(self.path)!r} and run the same command again.",
-            )
-        except BaseException as error:
-            self._failure = error
+            ) from None
 
     def _prune(self, best_step: int) -> None:
         """Keep the last ones, and the best of each of them: falling back to one of those needs its own best."""
