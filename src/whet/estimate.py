@@ -30,12 +30,15 @@ class Estimate:
     memory_mb: float
     checkpoints: int
     disk_mb: float
+    slow: str = ""
+    """Why it takes longer than it must, if it does."""
 
     def sentence(self) -> str:
-        return (
+        takes = (
             f"{self.steps} steps, about {duration(self.seconds)}, {self.memory_mb / 1024:.1f} GB of memory, "
             f"{self.checkpoints} checkpoints ({self.disk_mb / 1024:.1f} GB on disk at most)."
         )
+        return "\n".join(filter(None, (takes, self.slow)))
 
 
 def estimate(job: Job) -> Estimate:
@@ -51,7 +54,7 @@ def estimate(job: Job) -> Estimate:
     checkpoint_mb = parameter_count(job.network.model) * BYTES_A_PARAMETER / 2**20
     kept = min(saves, 2 * config.run.keep + 1)  # the last, the best of each of them, and one being written
     memory = peak_memory_mb(job.hardware.device) + checkpoint_mb
-    return Estimate(steps, seconds, memory, saves, kept * checkpoint_mb + checkpoint_mb / 3)
+    return Estimate(steps, seconds, memory, saves, kept * checkpoint_mb + checkpoint_mb / 3, job.hardware.slow)
 
 
 def require_disk(path: Path, needed: Estimate) -> None:

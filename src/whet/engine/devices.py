@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import platform
 import socket
 import threading
 import time
@@ -33,6 +34,8 @@ class Hardware:
     device: torch.device
     precision: str
     why: str
+    slow: str = ""
+    """What to tell whoever asked for a precision that this device computes only by detours; one sentence."""
 
     @property
     def bf16(self) -> bool:
@@ -52,6 +55,9 @@ def choose_hardware(device: str = "auto", precision: str = "auto") -> Hardware:
     if found.type == "cuda" and precision == "float32":
         # Asked-for float32 is honoured to the letter: no tf32 in matrix products.
         torch.backends.cuda.matmul.allow_tf32 = False
+    if precision == "bf16" and not native:
+        slow = f"bf16 was asked for and {reason}: it works, slowly; float32 is faster here."
+        return Hardware(found, precision, f"asked for, although {reason}", slow)
     return Hardware(found, precision, "asked for")
 
 
@@ -117,10 +123,35 @@ def _native_bf16(device: torch.device) -> tuple[bool, str]:
         native = torch.cuda.get_device_capability(device) >= (8, 0)
         return native, "the GPU computes bf16 natively" if native else "the GPU has no native bf16"
     if device.type == "cpu":
-        checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-        native = any(getattr(torch.cpu, check, bool)() for check in checks)
+        native = onednn_takes_bf16() and (not _is_x86() or _x86_multiplies_bf16())
         return native, "the CPU computes bf16 natively" if native else "the CPU has no native bf16"
     return False, f"{device.type} trains in float32 here"
+
+
+def onednn_takes_bf16() -> bool:
+    """Asked of oneDNN, which multiplies for torch: it knows every kind of processor, and what it was told not to use.
+
+    `ONEDNN_MAX_CPU_ISA` limits it; on ARM the answer is whether the processor itself multiplies bf16.
+    """
+    question: Any = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", bool)
+    return bool(torch.backends.mkldnn.is_available()) and bool(question())
+
+
+def _is_x86() -> bool:
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
+def _x86_multiplies_bf16() -> bool:
+    """With AVX-512 alone oneDNN takes bf16 and computes it in float32, which is slower than float32 by itself."""
+    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, check, bool)() for check in checks)
+
+
+def instruction_sets() -> str:
+    """What torch computes with on this processor, in a few words: `AVX2, no bf16`."""
+    native, _ = _native_bf16(torch.device("cpu"))
+    bf16 = "native bf16" if native else "bf16 by detours" if onednn_takes_bf16() else "no bf16"
+    return f"{torch.backends.cpu.get_cpu_capability()}, {bf16}"  # type: ignore[no-untyped-call]
 
 
 def join_processes(device: str = "auto") -> Ranks:

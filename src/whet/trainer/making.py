@@ -65,6 +65,8 @@ def place_model(trainer: Trainer) -> None:
     if kinds & {torch.float16, torch.bfloat16}:
         notice(f"Trainer: the model's weights are {kinds.pop()}; they are trained as float32.")
         model.float()
+    if trainer.hardware.slow:
+        notice(f"Trainer: {trainer.hardware.slow}")
     model.to(trainer.hardware.device)
     trainer.share_weights()
     if trainer.args.gradient_checkpointing:

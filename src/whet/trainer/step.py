@@ -16,6 +16,7 @@ from whet.engine.packed import make_layout
 from whet.engine.step import precision
 from whet.errors import UsageError
 from whet.trainer.data import batch_rows, on_device
+from whet.trainer.notices import notice
 from whet.trainer.setup import task_of
 
 PACKABLE = {"input_ids", "attention_mask", "token_type_ids", "labels"}
@@ -45,6 +46,8 @@ class TrainStep:
         self.clip, self.accumulate = float(clip or 0.0), accumulate
         device = next(model.parameters()).device
         self.hardware = choose_hardware(str(device), precision)
+        if self.hardware.slow:
+            notice(f"TrainStep: {self.hardware.slow}")
         self.parameters = [each for group in optimizer.param_groups for each in group["params"]]
         self.grad_norm: Tensor | None = None
         """The norm of the last step's gradients, before it was clipped."""

@@ -6,6 +6,7 @@ computed while a part of the product is still in the caches, which saves a pass 
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -35,9 +36,15 @@ class FrozenCpuPieces(CpuPieces):
         self._packed: dict[tuple[int, torch.Size], Tensor] = {}
 
     @staticmethod
+    @functools.cache
     def available() -> bool:
-        onednn: Any = torch.backends.mkldnn
-        return bool(onednn.is_available()) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        """Asked by doing it once: it goes by the processor, the build of torch and ONEDNN_MAX_CPU_ISA."""
+        weight = torch.zeros(16, 16, dtype=torch.bfloat16)
+        try:
+            FrozenCpuPieces().linear(weight, weight, weight[0])
+        except (AttributeError, RuntimeError):  # no such operation; not on this processor
+            return False
+        return True
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return self._product(self.project(x, weight, bias), "none", None)
