@@ -13,7 +13,7 @@ The message says what is wrong and the value that was found; the hint says what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -89,3 +89,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = get_close_matches(name, names, n=1, cutoff=0.6)
     return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(names)}."
+
+
+def some_of(names: Sequence[str], most: int = 8) -> str:
+    """The first of these names, quoted, and how many more there are."""
+    listed = ", ".join(map(repr, names[:most]))
+    return f"{listed} and {len(names) - most:,} more" if len(names) > most else listed

@@ -10,7 +10,7 @@ from whet.config import DataConfig
 from whet.data.examples import load_examples
 from whet.errors import DataError
 from whet.metrics.baseline import majority
-from whet.metrics.intervals import score_intervals
+from whet.metrics.intervals import absent_classes, score_intervals
 from whet.predict import Predictor
 
 
@@ -36,6 +36,7 @@ def evaluate_model(predictor: Predictor, source: Any, config: DataConfig) -> dic
             "rows": len(known),
             "unlabelled": len(labels) - len(known) - unknown,
             "unknown_labels": unknown,
+            "absent_labels": [task.labels[index] for index in absent_classes(task.kind, truth, len(task.labels))],
             "metrics": {
                 metric: {"value": found.value, "low": found.low, "high": found.high}
                 for metric, found in score_intervals(task.kind, logits, truth).items()

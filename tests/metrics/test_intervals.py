@@ -6,6 +6,7 @@ from scipy import stats
 
 from whet.errors import UsageError
 from whet.metrics import METRICS, bootstrap, paired, score_intervals, smallest_visible, wilson
+from whet.metrics.intervals import absent_classes
 
 
 def labels_and_predictions(n=300, right=0.8, seed=0):
@@ -72,6 +73,27 @@ def test_a_resample_that_is_all_alike_has_no_correlation():
         plain = bootstrap(lambda truth, said, name=name: METRICS[name](truth, said), labels, predictions, resamples=40)
         found = bootstrap(name, labels, predictions, resamples=40)
         assert (found.low, found.high) == pytest.approx((plain.low, plain.high), abs=1e-12)
+
+
+def test_a_resample_that_loses_a_rare_class_scores_no_better_for_it():
+    labels = np.array([0] * 50 + [1] * 50 + [2] * 2)
+    predictions = np.where(labels == 2, 0, labels)  # the rare class is always missed
+    found = bootstrap("macro_f1", labels, predictions)
+    assert found.value == pytest.approx(found.high, abs=0.01)  # and never above two thirds
+    assert found.high < 0.67
+
+
+def test_a_class_that_is_only_predicted_counts_in_every_resample():
+    labels = np.array([0] * 50 + [1] * 50)
+    predictions = labels.copy()
+    predictions[0] = 2
+    assert bootstrap("macro_f1", labels, predictions).high <= 2 / 3
+
+
+def test_classes_without_rows_are_named():
+    assert absent_classes("multiclass", [0, 2, 2], 4) == [1, 3]
+    assert absent_classes("multilabel", [[1, 0], [1, 0]], 2) == [1]
+    assert absent_classes("regression", [0.5], 1) == []
 
 
 def test_bootstrap_is_the_same_for_the_same_seed_only():

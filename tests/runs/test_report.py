@@ -202,3 +202,23 @@ def test_a_copied_run_without_its_settings_is_still_reported(tmp_path: Path) -> 
     (folder.path / "config.toml").unlink()
     assert RunFolder.open(folder.path)
     assert "accuracy" in write_report(folder).read_text()
+
+
+def test_labels_that_no_row_of_a_split_has_are_named() -> None:
+    import numpy as np
+
+    from whet.runs.answers import Answers
+    from whet.runs.report_scores import _unmeasured
+
+    labels = np.array([0, 0, 2])
+    given = Answers(
+        split="test",
+        task="multiclass",
+        names=["a", "b", "c"],
+        rows=np.arange(3),
+        texts=["x"] * 3,
+        pairs=None,
+        labels=labels,
+        logits=np.eye(3),
+    )
+    assert _unmeasured(given, "test") == "Not measured, for no test row has them: 'b'."

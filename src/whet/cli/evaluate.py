@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from whet.cli.options import resolve, setting_option, settings_options
+from whet.errors import some_of
 
 
 @click.command()
@@ -37,6 +38,8 @@ def evaluate(run: str, source: str, trust_remote_code: bool | None, as_json: boo
         click.echo(f"{split}: {result['rows']} rows")
         if result["unknown_labels"]:
             click.echo(f"  left out: {result['unknown_labels']} rows with a label that the model does not know")
+        if result["absent_labels"]:
+            click.echo(f"  not measured, for no row has them: {some_of(result['absent_labels'])}")
         for metric, value in result["metrics"].items():
             click.echo(f"  {metric:<18} {value['value']:.4f}  ({value['low']:.4f} to {value['high']:.4f})")
         answer = result["majority"]

@@ -28,7 +28,7 @@ class Counts:
     true: Floats
     rows: Floats
     fixed: bool
-    """Multi-label columns count in an average even where they are empty; classes nobody used do not."""
+    """Whether these are columns of several labels a row; else the classes that labels or predictions hold."""
 
 
 def count(labels: Array, predictions: Array, weights: Array | None = None) -> Counts:
@@ -97,6 +97,6 @@ def averaged(measure: Callable[[Counts], Floats], counts: Counts, average: str) 
     if average == "weighted":
         return ratio((each * counts.true).sum(axis=-1), counts.true.sum(axis=-1))
     if average == "macro":
-        used = np.ones_like(each) if counts.fixed else (counts.said + counts.true > 0).astype(np.float64)
-        return ratio((each * used).sum(axis=-1), used.sum(axis=-1))
+        # Over the same classes whatever the weights: a resample without a rare class must not score the better for it.
+        return np.asarray(each.mean(axis=-1))
     raise UsageError(f"average={average!r} is unknown.", "Choose 'binary', 'macro', 'micro' or 'weighted'.")

@@ -2,7 +2,9 @@
 
 Proportions (accuracy, exact match) have closed forms: Wilson's interval, and McNemar's exact test for two
 models. Every other metric is bootstrapped: rows are drawn again with replacement, and the middle 95% of the
-scores is the interval. Draws come from a seed, so the same arrays always give the same interval.
+scores is the interval. Where rows have one class each, every class keeps its number of rows, and averages go over
+the same classes in every draw: one that loses a rare class would be another, easier task. Draws come from a seed, so
+the same arrays always give the same interval.
 """
 
 from __future__ import annotations
@@ -183,6 +185,15 @@ def score_intervals(
     return {name: found[name] for name in TASK_METRICS[task] if name in found}
 
 
+def absent_classes(task: str, labels: Any, classes: int) -> list[int]:
+    """Classes, or columns, that none of these rows has: no average can say anything of them."""
+    truth = as_array(labels, "labels")
+    if task == "regression":
+        return []
+    held = truth.any(axis=0) if task == "multilabel" else np.isin(np.arange(classes), truth)
+    return np.flatnonzero(~held).tolist()
+
+
 def paired(
     labels: Any,
     a: Any,
@@ -252,7 +263,8 @@ def _draws(
         raise UsageError(f"resamples={resamples}: at least 1 is needed.")
     random = np.random.default_rng(seed)
     if isinstance(metric, str) and metric in _WEIGHTED:
-        yield from _weighted_draws(_WEIGHTED[metric], truth, said, resamples, random)
+        by_class = truth.ndim == 1 and metric not in PROPORTIONS
+        yield from _weighted_draws(_WEIGHTED[metric], truth, said, resamples, random, by_class)
         return
     if isinstance(metric, str) and metric in _RESAMPLED and truth.ndim == 1:
         labels, *numbers = (as_floats(each, "labels") for each in (truth, *said))
@@ -272,13 +284,19 @@ def _weighted_draws(
     said: tuple[Array, ...],
     resamples: int,
     random: np.random.Generator,
+    by_class: bool,
 ) -> Iterator[tuple[Array, ...]]:
-    """Equal rows are drawn together: how often each distinct row comes up is one multinomial draw."""
+    """Equal rows are drawn together: how often each distinct row comes up is one multinomial draw a class."""
     every = [truth, *said]
     table = np.column_stack([np.unique(part, return_inverse=True)[1].reshape(part.shape) for part in every])
     _, where, times = np.unique(table, axis=0, return_index=True, return_counts=True)
+    strata = table[where, 0] if by_class else np.zeros(len(where), np.int64)
+    own = [np.flatnonzero(strata == stratum) for stratum in np.unique(strata)]
     for size in _blocks(resamples, len(where)):
-        weights = random.multinomial(len(truth), times / times.sum(), size=size)
+        weights = np.zeros((size, len(where)), np.int64)
+        for rows in own:
+            drawn = times[rows].sum()
+            weights[:, rows] = random.multinomial(drawn, times[rows] / drawn, size=size)
         yield tuple(measure(truth[where], each[where], weights) for each in said)
 
 

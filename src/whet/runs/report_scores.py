@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from whet.metrics.intervals import PROPORTIONS, Interval, score_intervals, smallest_visible, wilson
+from whet.errors import some_of
+from whet.metrics.intervals import (
+    PROPORTIONS,
+    Interval,
+    absent_classes,
+    score_intervals,
+    smallest_visible,
+    wilson,
+)
 from whet.metrics.scores import FROM_MARGINS, TASK_METRICS, higher_is_better, metric_named
 from whet.records import Evaluation, Record
 from whet.runs.answers import Answers, Array
@@ -73,6 +81,7 @@ def scores_of(curves: Curves, records: Sequence[Record], answers: Mapping[str, A
         table += [_score(name, split, found[name], constants.get(name)) for name in order]
     main = next((each for each in table if each.metric == start.metric), None)
     remarks = _remarks(start.metric, start.majority, intervals.get(start.metric), main)
+    remarks += [line for split, given in answers.items() if (line := _unmeasured(given, split))]
     return Scores(main=main, table=table, remarks=remarks)
 
 
@@ -149,6 +158,14 @@ def _remarks(metric: str, majority: Mapping[str, Any], found: Interval | None, m
             f"With {found.n:,} rows, differences between two models under about {points:.1f} points are noise."
         )
     return remarks
+
+
+def _unmeasured(answers: Answers, split: str) -> str:
+    """Names the labels that no row of the split has: its averages go over the others."""
+    names = [answers.names[index] for index in absent_classes(answers.task, answers.labels, len(answers.names))]
+    if not names:
+        return ""
+    return f"Not measured, for no {split} row has them: {some_of(names)}."
 
 
 def _against_constant(metric: str, constant: float, answer: str, found: Interval) -> str:
