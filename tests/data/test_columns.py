@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
@@ -51,8 +52,39 @@ def test_two_possible_texts_are_listed() -> None:
 
 
 def test_two_possible_labels_are_listed() -> None:
-    with pytest.raises(DataError, match=r"label: Farbe, Form.*--label Farbe,Form"):
+    with pytest.raises(DataError, match=r"label: Farbe, Form\. Say which: --label NAME$"):
         load({"text": TEXTS, "Farbe": LABELS, "Form": LABELS[::-1]})
+
+
+@pytest.mark.parametrize("values", [[0, 1], ["0", "1"], [True, False], [0.0, 1.0]])
+def test_all_label_columns_of_zeros_and_ones_are_suggested(values: list[Any]) -> None:
+    names = ["sport", "food", "money", "far travel"]
+    table = {"text": TEXTS, "tone": LABELS, **dict.fromkeys(names, values * (COUNT // 2))}
+    with pytest.raises(DataError) as caught:
+        load(table)
+    _, _, pasted = caught.value.hint.partition("multi-label task: --label ")
+    assert load(table, label=shlex.split(pasted)[0]).task.labels == tuple(names)
+
+
+@pytest.mark.parametrize("day", ["2024-02-{:02}", "{}.3.2024", "1/{}/24 08:15", "2024-02-{:02}T08:15:00Z"])
+def test_dates_are_no_labels_beside_a_yes_no_column(day: str) -> None:
+    days = [day.format(1 + number % 4) for number in range(COUNT)]
+    assert columns({"when": days, "Satz": TEXTS, "Urteil": LABELS}) == ("Satz", None, "Urteil")
+
+
+def test_dates_are_no_text() -> None:
+    days = [f"2024-{1 + n // 28:02}-{1 + n % 28:02}" for n in range(COUNT)]
+    assert columns({"when": days, "Satz": TEXTS, "Urteil": LABELS}) == ("Satz", None, "Urteil")
+
+
+def test_given_names_match_without_regard_to_case() -> None:
+    table = {"Body": TEXTS, "Title": OTHERS, "Verdict": LABELS, "text": OTHERS}
+    assert columns(table, text="body", pair="TITLE", label="verdict") == ("Body", "Title", "Verdict")
+
+
+def test_a_name_that_case_alone_does_not_settle_is_not_taken() -> None:
+    with pytest.raises(DataError, match="'body' is not there"):
+        load({"Body": TEXTS, "BODY": OTHERS, "label": LABELS}, text="body")
 
 
 def test_flags_decide() -> None:

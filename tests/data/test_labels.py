@@ -109,3 +109,25 @@ def test_ids_as_labels_are_refused() -> None:
 def test_regression_names_the_row_that_is_no_number() -> None:
     with pytest.raises(DataError, match=r"data:7:label: the label 'high' is not a number"):
         task(["1.5"] * 6 + ["high"] + ["2.5"] * 20, task="regression")
+
+
+@pytest.mark.parametrize("labels", [["True", "False"], ["TRUE", "FALSE"], [True, False], ["true", "True", "false"]])
+def test_booleans_have_one_spelling(labels: list[Any]) -> None:
+    assert task(labels * 20).labels == ("false", "true")
+
+
+def test_true_beside_other_names_stays_as_it_is_written() -> None:
+    assert task(["True", "False", "Maybe"] * 20).labels == ("False", "Maybe", "True")
+
+
+@pytest.mark.parametrize("cells", [["a|b", "", "b", "a"], [["a"], None, ["b"], []]])
+def test_an_empty_cell_means_none_of_the_labels_where_a_row_may_have_several(cells: list[Any]) -> None:
+    examples = load(([text(n) for n in range(40)], cells * 10))
+    by_row = {row["row"]: row["label"] for split in examples.splits.values() for row in split}
+    assert by_row[2] == [0.0, 0.0]
+
+
+def test_an_empty_cell_among_classes_is_refused_and_the_way_out_is_named() -> None:
+    with pytest.raises(DataError, match=r"10 rows have no label.*none of the labels.*--task multilabel"):
+        task(["a", "b", "", "a"] * 10)
+    assert task(["a", "b", "", "a"] * 10, task="multilabel").kind == "multilabel"

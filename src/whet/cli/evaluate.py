@@ -38,6 +38,8 @@ def evaluate(run: str, source: str, trust_remote_code: bool | None, as_json: boo
         click.echo(f"{split}: {result['rows']} rows")
         if result["unknown_labels"]:
             click.echo(f"  left out: {result['unknown_labels']} rows with a label that the model does not know")
+        if result["unlabelled"]:
+            click.echo(f"  left out: {result['unlabelled']} rows without a label")
         if result["absent_labels"]:
             click.echo(f"  not measured, for no row has them: {some_of(result['absent_labels'])}")
         for metric, value in result["metrics"].items():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from whet.config import DataConfig
@@ -13,6 +14,12 @@ from whet.errors import DataError
 
 PROFILE_ROWS = 5000
 PROFILE_BYTES = 8_000_000
+NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+DATE = (
+    r"^(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))"
+    r"([T ]+\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?(Z|UTC|AM|PM|[+-]\d{2}:?\d{2}))?)?$"
+)
+ZERO_ONE = r"^(?i:0|1|0\.0|1\.0|true|false)$"
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,10 @@ class Profile:
     words: float
     """Mean words a cell."""
     numeric: bool
+    dates: bool = False
+    """Every cell is a day, with or without the time."""
+    zero_one: bool = False
+    """Every cell is 0 or 1, or false or true: a column of a multi-label task may look so."""
 
     @property
     def is_id(self) -> bool:
@@ -63,7 +74,7 @@ class Profile:
 
     @property
     def like_text(self) -> bool:
-        return self.kind == "text" and not self.numeric and not self.is_id and (
+        return self.kind == "text" and not self.numeric and not self.is_id and not self.dates and (
             self.words >= 2.5 or self.distinct > max(20, self.rows // 2)
         )  # fmt: skip
 
@@ -73,7 +84,7 @@ class Profile:
 
     @property
     def like_label(self) -> bool:
-        if self.is_id or self.kind == "other":
+        if self.is_id or self.dates or self.kind == "other":
             return False
         if self.kind in ("list", "truth", "number"):
             return True
@@ -83,6 +94,7 @@ class Profile:
 def choose_columns(split: RawSplit, config: DataConfig, *, labelled: bool = True) -> Columns:
     """The columns of the task, or an error that lists the candidates."""
     profiles = profile(split)
+    config = _with_own_names(split, config)
     _check_given(split, config)
     label = _choose_label(split, profiles, config) if labelled or config.label else None
     taken = set(label_columns(split, label)) if label else set()
@@ -95,6 +107,27 @@ def label_columns(split: RawSplit, label: str) -> list[str]:
     if label in split.columns:
         return [label]
     return [part.strip() for part in label.split(",")]
+
+
+def own_name(name: str, known: Sequence[str]) -> str | None:
+    """The known name that is meant: the same one, or the only one that differs by case alone."""
+    if name in known:
+        return name
+    alike = [each for each in known if each.casefold() == name.strip().casefold()]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _with_own_names(split: RawSplit, config: DataConfig) -> DataConfig:
+    """The settings with the columns as the source spells them; a name it does not have stays as it is."""
+    names: dict[str, Any] = {}
+    for flag in ("text", "pair"):
+        given = getattr(config, flag)
+        names[flag] = given if given is None else own_name(given, split.columns) or given
+    if config.label is not None:
+        whole = own_name(config.label, split.columns)
+        parts = [own_name(part, split.columns) or part for part in label_columns(split, config.label)]
+        names["label"] = whole or ",".join(parts)
+    return replace(config, **names)
 
 
 def profile(split: RawSplit) -> list[Profile]:
@@ -129,6 +162,7 @@ def _profile(name: str, values: Any, declared: bool) -> Profile:
     kind = column_kind(values.type)
     present = values.drop_null()
     words, numeric = 0.0, kind in ("whole", "number") and not declared
+    dates, zero_one = False, kind == "truth"
     distinct = 0
     if kind == "text":
         present = present.cast(pa.large_string())
@@ -136,11 +170,14 @@ def _profile(name: str, values: Any, declared: bool) -> Profile:
         filled = trimmed.filter(pc.not_equal(trimmed, ""))
         if len(filled):
             words = pc.mean(pc.add(pc.count_substring_regex(filled, r"\s+"), 1)).as_py()
-            pattern = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
-            numeric = pc.all(pc.match_substring_regex(filled, pattern)).as_py()
+            numeric, dates, zero_one = (
+                pc.all(pc.match_substring_regex(filled, pattern)).as_py() for pattern in (NUMBER, DATE, ZERO_ONE)
+            )
+    elif numeric and len(present):
+        zero_one = pc.all(pc.or_(pc.equal(present, 0), pc.equal(present, 1))).as_py()
     if kind not in ("list", "other"):
         distinct = pc.count_distinct(present).as_py()
-    return Profile(name, kind, len(present), distinct, words, numeric)
+    return Profile(name, kind, len(present), distinct, words, numeric, dates, zero_one)
 
 
 def column_kind(type_: Any) -> str:
@@ -171,7 +208,8 @@ def _check_given(split: RawSplit, config: DataConfig) -> None:
         for name in label_columns(split, config.label):
             if name not in split.columns:
                 raise _missing(split, "label", name)
-    given = [name for name in (config.text, config.pair, config.label) if name is not None]
+    given = [name for name in (config.text, config.pair) if name is not None]
+    given += [] if config.label is None else label_columns(split, config.label)
     if len(set(given)) < len(given):
         raise split.error(
             f"one column is named twice: {', '.join(given)}.", "Text, pair and label are different columns."
@@ -204,8 +242,9 @@ def _choose_label(split: RawSplit, profiles: Sequence[Profile], config: DataConf
         return alike[0].name
     if alike:
         hint = "--label NAME"
-        if all(p.distinct <= 2 for p in alike):
-            hint += f", or several for a multi-label task: --label {','.join(p.name for p in alike[:3])}"
+        switches = [p.name for p in alike if p.zero_one]
+        if len(switches) > 1:  # all of them: the task would be another one without the last
+            hint += f", or several for a multi-label task: --label {shlex.quote(','.join(switches))}"
         raise _ambiguous(split, "the label", [p.name for p in alike], hint)
     raise split.error(
         "there is no column that looks like a label.",
@@ -252,4 +291,4 @@ def _text_hint(names: Sequence[str]) -> str:
 
 
 def _ambiguous(split: RawSplit, what: str, candidates: Sequence[str], hint: str) -> DataError:
-    return split.error(f"more than one column may be {what}: {_listed(candidates)}.", f"Say which: {hint}.")
+    return split.error(f"more than one column may be {what}: {_listed(candidates)}.", f"Say which: {hint}")

@@ -14,7 +14,7 @@ from typing import Any
 
 from whet.config import DataConfig
 from whet.data.cache import fingerprint, obtain
-from whet.data.columns import Columns, Task, choose_columns
+from whet.data.columns import Columns, Task, choose_columns, column_kind, label_columns, own_name
 from whet.data.giveaways import telling_columns
 from whet.data.labels import LabelReader, labels_of_task, understand_labels
 from whet.data.raw import RawSplit, printable
@@ -23,7 +23,7 @@ from whet.data.split_rows import SplitRows
 from whet.data.split_writer import SplitWriter, write_made_splits
 from whet.errors import DataError
 
-VERSION = 1
+VERSION = 2
 """Part of the cache's key: goes up when the same source would give other examples."""
 ORDER = ("train", "validation", "test")
 _SAYING = "examples.json"
@@ -182,10 +182,15 @@ class _Builder:
     def _columns(self, first: RawSplit, want_label: bool) -> Columns:
         if self.labelled or not want_label:
             return choose_columns(first, self.config, labelled=self.labelled)
+        config = self.config
+        if config.label is None and self.task is not None and self.task.kind == "multilabel":
+            own = [own_name(label, first.columns) for label in self.task.labels]
+            if all(own):  # one 0/1 column a label, under the names that the model knows
+                config = dataclasses.replace(config, label=",".join(map(str, own)))
         try:
-            return choose_columns(first, self.config, labelled=True)
+            return choose_columns(first, config, labelled=True)
         except DataError:
-            if self.config.label is not None:
+            if config.label is not None:
                 raise
             return choose_columns(first, self.config, labelled=False)
 
@@ -207,8 +212,6 @@ class _Builder:
         return reader
 
     def _check_columns(self, raw: dict[str, RawSplit], columns: Columns) -> None:
-        from whet.data.columns import column_kind, label_columns
-
         for name, split in raw.items():
             needed = [*columns.texts]
             if columns.label is not None and not (name == "test" and columns.label not in split.columns):
@@ -257,7 +260,7 @@ class _Builder:
                 count = "1 row has" if writer.unlabelled == 1 else f"{writer.unlabelled} rows have"
                 raise origin.error(
                     f"{count} no label in the {name} split.",
-                    "Leave them out, or put them in a test file.",
+                    f"Leave them out, or put them in a test file{_NONE.get(reader.task.kind, '.')}",
                     row=writer.first_unlabelled,
                     column=reader.column,
                 )
@@ -305,9 +308,12 @@ class _Builder:
             "unlabelled": {name: w.unlabelled for name, w in writers.items() if w.unlabelled},
             "telling_columns": self.telling,
             "unseen_labels": {name: dict(counts.most_common(20)) for name, counts in unseen.items()},
+            "unseen_rows": dict(reader.unseen_rows) if reader else {},
         }
 
 
+_NO_LABEL = "; if a row may have none of the labels, or several, say --task multilabel."
+_NONE = {"binary": _NO_LABEL, "multiclass": _NO_LABEL}
 _SPOKEN = {
     "whole": "whole numbers",
     "number": "numbers",

@@ -128,6 +128,11 @@ def is_whole(value: str) -> bool:
     return WHOLE.fullmatch(value.strip()) is not None
 
 
+def is_truth(value: str) -> bool:
+    """`True` as pandas writes it, `TRUE` as a spreadsheet does, `true` as JSON does."""
+    return value.strip().casefold() in ("true", "false")
+
+
 def written_list(cell: str) -> list[str] | None:
     """The labels of a cell that holds a list as JSON or Python writes it; None if it does not."""
     text = cell.strip()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from whet.config import DataConfig
-from whet.data.columns import Columns, Task, label_columns
+from whet.data.columns import Columns, Task, label_columns, own_name
 from whet.data.label_values import (
     DECIMAL_COMMA,
     Survey,
@@ -17,12 +18,13 @@ from whet.data.label_values import (
     canonical_number,
     find_delimiter,
     is_number,
+    is_truth,
     is_whole,
     split_cell,
     survey,
     written_list,
 )
-from whet.data.raw import RawSplit
+from whet.data.raw import RawSplit, printable
 
 NEGATIONS = ("not", "non", "no", "un", "in", "dis", "il", "ir", "im")
 MOST_WHOLE_NUMBERS = 100
@@ -38,19 +40,25 @@ class LabelReader:
     column: str
     numeric: bool = False
     """Class names are whole numbers: `1.0` and `1` are one class."""
+    truth: bool = False
+    """Class names are true and false: `True`, `TRUE` and `true` are one class."""
     minus_one_is_missing: bool = True
     cut: Cut | None = None
     """Takes a cell that holds several labels apart."""
+    switches: tuple[str, ...] = ()
+    """Where each label has a 0/1 column: those columns, in the order of the task's labels."""
     note: str = ""
     unseen: dict[str, Counter[str]] = field(default_factory=dict)
     """Labels outside the task that were met, by split."""
+    unseen_rows: Counter[str] = field(default_factory=Counter)
+    """Rows with such a label, by split."""
+    _bare: dict[str, bool] = field(default_factory=dict)
 
     def read(self, split: RawSplit, name: str, batch: Any, before: int) -> Any:
         """Labels of a batch: null where the row has none or one that the task does not have."""
-        columns = label_columns(split, self.column)
-        if len(columns) > 1:
-            return self._from_columns(split, batch, columns, before)
-        values = as_names(batch.column(columns[0]), split.class_names.get(columns[0]))
+        if self.switches:
+            return self._from_columns(split, batch, before)
+        values = as_names(batch.column(self.column), split.class_names.get(self.column))
         if self.task.kind == "regression":
             return self._numbers(split, values, before)
         if self.task.kind == "multilabel":
@@ -61,7 +69,7 @@ class LabelReader:
         import pyarrow as pa
 
         encoded = values.dictionary_encode()
-        index = {label: place for place, label in enumerate(self.task.labels)}
+        index = self._index()
         places: list[int | None] = []
         unknown: dict[int, str] = {}
         for code, value in enumerate(encoded.dictionary.to_pylist()):
@@ -73,12 +81,20 @@ class LabelReader:
             codes = Counter(encoded.indices.to_pylist())
             met = self.unseen.setdefault(name, Counter())
             met.update({value: codes[code] for code, value in unknown.items()})
+            self.unseen_rows[name] += sum(codes[code] for code in unknown)
         return pa.array(places, pa.int64()).take(encoded.indices)
 
     def _place(self, value: str, index: Mapping[str, int]) -> int | None:
-        if self.is_missing(value):
-            return None
-        return index.get(canonical_number(value) if self.numeric else value)
+        return None if self.is_missing(value) else index.get(self._spelled(value))
+
+    def _index(self) -> dict[str, int]:
+        return {self._spelled(label): place for place, label in enumerate(self.task.labels)}
+
+    def _spelled(self, value: str) -> str:
+        """The one spelling of a label that can be written in several ways."""
+        if self.truth:
+            return value.strip().casefold()
+        return canonical_number(value) if self.numeric else value
 
     def is_missing(self, value: str | None) -> bool:
         if value is None or not value.strip():
@@ -111,31 +127,43 @@ class LabelReader:
     def _lists(self, split: RawSplit, name: str, values: Any, before: int) -> Any:
         import pyarrow as pa
 
-        index = {label: place for place, label in enumerate(self.task.labels)}
+        index, unlabelled = self._index(), self._has_no_label(split, name)
         rows: list[list[float] | None] = []
         for offset, cell in enumerate(values.to_pylist()):
             if isinstance(cell, str) and self.cut is not None:
                 cell = self.cut(cell) if cell.strip() else None
-            if cell is None:
+            if cell is None and unlabelled:
                 rows.append(None)
                 continue
-            row = [0.0] * len(index)
-            for label in cell:
+            row: list[float] | None = [0.0] * len(index)
+            strange = []
+            for label in cell or ():
                 if label is None or not str(label).strip():
                     raise split.error("a label in the list is empty.", row=before + offset + 1, column=self.column)
-                label = canonical_number(label) if self.numeric else label
-                if label in index:
-                    row[index[label]] = 1.0
-                else:
-                    self.unseen.setdefault(name, Counter())[label] += 1
+                place = index.get(self._spelled(label))
+                if place is None:
+                    strange.append(self._spelled(label))
+                elif row is not None:
+                    row[place] = 1.0
+            if strange:
+                self.unseen.setdefault(name, Counter()).update(strange)
+                self.unseen_rows[name] += 1
+                row = None
             rows.append(row)
         return pa.array(rows, pa.list_(pa.float32()))
 
-    def _from_columns(self, split: RawSplit, batch: Any, columns: Sequence[str], before: int) -> Any:
+    def _has_no_label(self, split: RawSplit, name: str) -> bool:
+        """Whether no cell of the split holds a label. Beside others, an empty cell means none of the labels."""
+        if name not in self._bare:
+            self._bare[name] = not survey(split, self.column).counts
+        return self._bare[name]
+
+    def _from_columns(self, split: RawSplit, batch: Any, before: int) -> Any:
         import numpy as np
         import pyarrow as pa
 
         known = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0}
+        columns = self.switches
         matrix = np.zeros((batch.num_rows, len(columns)), np.float32)
         for place, column in enumerate(columns):
             for row, value in enumerate(as_names(batch.column(column)).to_pylist()):
@@ -158,7 +186,8 @@ def understand_labels(splits: Mapping[str, RawSplit], columns: Columns, config: 
     train = splits["train"]
     names = label_columns(train, columns.label)
     if len(names) > 1:
-        return LabelReader(Task("multilabel", tuple(names)), columns.label, note="one column a label")
+        task = Task("multilabel", tuple(names))
+        return LabelReader(task, columns.label, switches=tuple(names), note="one column a label")
     found = survey(train, columns.label)
     declared = train.class_names.get(columns.label)
     if config.task == "regression":
@@ -175,14 +204,47 @@ def understand_labels(splits: Mapping[str, RawSplit], columns: Columns, config: 
 def labels_of_task(split: RawSplit, column: str, task: Task, config: DataConfig) -> LabelReader:
     """How to read the labels of new data for a task that is settled: that of a trained model."""
     numeric = bool(task.labels) and all(map(is_whole, task.labels))
+    truth = bool(task.labels) and all(map(is_truth, task.labels))
     cut = None
-    if task.kind == "multilabel" and len(label_columns(split, column)) == 1:
+    names = label_columns(split, column)
+    if len(names) > 1:
+        return LabelReader(task, column, switches=_columns_of_labels(split, names, task))
+    if task.kind == "multilabel":
         found = survey(split, column)
+        if own_name(column, task.labels) and {canonical_number(value) for value in found.values} <= {"0", "1"}:
+            return LabelReader(task, column, switches=_columns_of_labels(split, names, task))
         if found.kind == "text":
-            known = set(task.labels)
-            fitting = (d for d in "|;," if all(known >= set(split_cell(value, d)) for value in found.values))
-            cut = _cutter(found.values, config.label_delimiter or next(fitting, None))
-    return LabelReader(task, column, numeric, minus_one_is_missing="-1" not in task.labels, cut=cut)
+            cut = _cutter(found.values, config.label_delimiter or _fitting_delimiter(found.values, set(task.labels)))
+    return LabelReader(task, column, numeric, truth, minus_one_is_missing="-1" not in task.labels, cut=cut)
+
+
+def _fitting_delimiter(values: Sequence[str], known: set[str]) -> str | None:
+    """What takes the cells apart into the most labels that the model knows."""
+    joined = [value for value in values if value not in known]
+    fits = {d: sum(len(known & set(split_cell(value, d))) for value in joined if d in value) for d in "|;,"}
+    best = max(fits, key=lambda delimiter: fits[delimiter])
+    return best if fits[best] else None
+
+
+def _columns_of_labels(split: RawSplit, names: Sequence[str], task: Task) -> tuple[str, ...]:
+    """The 0/1 columns in the order of the model's labels: matched by name, never by position."""
+    if task.kind != "multilabel":
+        raise split.error(
+            f"{len(names)} label columns are named, and the model gives one answer a row ({task.kind}).",
+            "Name one column with --label.",
+        )
+    of = {own_name(name, task.labels): name for name in names}
+    if unknown := [name for name in names if own_name(name, task.labels) is None]:
+        hint = f"Its labels are {', '.join(map(printable, task.labels))}; name their columns with --label."
+        raise split.error(f"the model has no label {_quoted(unknown)}.", hint)
+    if missing := [label for label in task.labels if label not in of]:
+        hint = f"Say --label {shlex.quote(printable(','.join(task.labels)))}"
+        raise split.error(f"no column is named for the model's label {_quoted(missing)}.", hint)
+    return tuple(of[label] for label in task.labels)
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(repr(printable(name)) for name in names)
 
 
 def _from_values(train: RawSplit, found: Survey, column: str, config: DataConfig) -> LabelReader:
@@ -206,9 +268,11 @@ def _from_values(train: RawSplit, found: Survey, column: str, config: DataConfig
         several = _several_in_a_cell(train, found, column, config)
         if several is not None:
             return several
-    return LabelReader(
-        _classes_task(train, _ordered(values), column, config, found), column, minus_one_is_missing=not asked
-    )
+    truth = all(map(is_truth, values))
+    if truth:
+        values = sorted({value.strip().casefold() for value in values})
+    task = _classes_task(train, _ordered(values), column, config, found)
+    return LabelReader(task, column, truth=truth, minus_one_is_missing=not asked)
 
 
 def _whole_numbers(train: RawSplit, found: Survey, column: str, config: DataConfig) -> LabelReader:
