@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 import whet
 from whet.errors import UsageError
-from whet.predict import Predictor
+from whet.predict import Prediction, Predictor
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +32,11 @@ def test_its_repr_says_folder_model_labels_and_device(predictor: Predictor) -> N
 @pytest.mark.parametrize(
     ("texts", "pairs", "match"),
     [
-        (None, None, "given None as texts. Give a text, or a list of texts"),
+        (None, None, "given None as texts. Give a text, a list of texts, or a table with them"),
         (5, None, "given 5 as texts"),
-        ({"text": ["a"]}, None, "given {'text': .* as texts"),
+        ({"text": "a"}, None, "given {'text': .* as texts"),
+        ({"text": ["a"]}, ["b"], "given a table and pairs"),
+        ({"train": {"text": ["a"]}, "test": {"text": ["b"]}}, None, "given the splits train, test. Give one of them"),
         (["a", "b"], "cd", "given 'cd' as pairs"),
         ([("a", "b"), ("c",)], None, r"Row 1 is \('c',\), not a \(text, pair\)"),
         (["a", None], None, "Text 1 is None, which is not a text"),
@@ -47,4 +50,26 @@ def test_what_is_not_a_text_is_named(predictor: Predictor, texts: Any, pairs: An
 def test_any_column_of_texts_is_taken(predictor: Predictor) -> None:
     import numpy as np
 
-    assert predictor.predict(np.array(["yes", "no"])) == predictor.predict(iter(["yes", "no"]))  # type: ignore[arg-type]
+    assert predictor.predict(np.array(["yes", "no"])) == predictor.predict(iter(["yes", "no"]))
+
+
+def test_one_text_has_one_prediction_and_a_list_a_list(predictor: Predictor) -> None:
+    one = predictor.predict("yes")
+    assert isinstance(one, Prediction)
+    assert [one.label] == [each.label for each in predictor.predict(["yes"])]
+    assert predictor.predict([]) == []
+
+
+def test_a_prediction_is_ready_for_json(predictor: Predictor) -> None:
+    one = predictor.predict("yes")
+    assert json.loads(json.dumps(one.to_dict())) == {
+        "label": one.label, "probability": one.probability, "probabilities": one.probabilities
+    }  # fmt: skip
+
+
+def test_a_data_frame_has_as_many_predictions_as_rows(predictor: Predictor) -> None:
+    import pandas as pd
+
+    texts = [f"yes apple {number}" for number in range(30)]
+    frame = pd.DataFrame({"day": range(30), "text": texts, "label": ["good", "bad"] * 15})
+    assert predictor.predict(frame) == predictor.predict(texts)

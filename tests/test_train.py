@@ -95,11 +95,11 @@ def test_transformers_loads_the_model_and_predicts_the_same(run: whet.Run) -> No
     text = "yes apple brick cloud"
     with torch.no_grad():
         expected = model(**tokenizer(text, return_tensors="pt")).logits.softmax(-1)[0]
-    (ours,) = run.predict(text)
+    ours = run.predict(text)
     assert list(ours.probabilities) == ["bad", "good"]
     # bf16, where the machine has it, is good to about two digits.
     np.testing.assert_allclose(list(ours.probabilities.values()), expected.numpy(), atol=1e-2)
-    (exact,) = whet.load(run.path, precision="float32").predict(text)
+    exact = whet.load(run.path, precision="float32").predict(text)
     np.testing.assert_allclose(list(exact.probabilities.values()), expected.numpy(), atol=1e-5)
     (theirs,) = pipeline("text-classification", folder)(text)
     assert theirs["label"] == ours.label
@@ -109,13 +109,13 @@ def test_transformers_loads_the_model_and_predicts_the_same(run: whet.Run) -> No
 def test_predictions_come_back_in_input_order(run: whet.Run) -> None:
     texts = ["no " + "drum " * (index % 7) + "apple" for index in range(20)]
     together = run.predict(texts)
-    alone = [run.predict(text)[0] for text in texts]
+    alone = [run.predict(text) for text in texts]
     for one, other in zip(together, alone, strict=True):
         assert one.probability == pytest.approx(other.probability, abs=1e-2)
 
 
 def test_a_loaded_run_predicts_like_the_run(run: whet.Run) -> None:
-    assert whet.load(run.path).predict("yes apple")[0] == run.predict("yes apple")[0]
+    assert whet.load(run.path).predict("yes apple") == run.predict("yes apple")
 
 
 def test_patience_stops_early(source: Path, tiny_model_folder: Path) -> None:

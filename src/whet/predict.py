@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from whet.data.given_texts import given_texts
 from whet.errors import ArtifactError, UsageError
 from whet.runs.store import RunFolder
 
@@ -28,6 +29,10 @@ class Prediction:
     probability: float | None
     """Of that label; None for regression."""
     probabilities: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as a dictionary, ready for JSON."""
+        return asdict(self)
 
 
 class Predictor:
@@ -51,7 +56,9 @@ class Predictor:
             raise ArtifactError(
                 f"The run {str(folder)!r} has no model yet: it is not finished.", "Run the same command again to go on."
             )
-        self.pairs: bool | None = bool(data["columns"].get("pair")) if "columns" in data else None
+        self.columns: dict[str, str | None] = data.get("columns", {})
+        """The training data's own names of text, pair and label; empty where the folder does not say."""
+        self.pairs: bool | None = bool(self.columns.get("pair")) if self.columns else None
         """Whether it was trained on pairs; None where the folder does not say."""
         model, self.tokenizer, self.task = load_saved(folder, trust_remote_code)
         if trained is not None and list(self.task.labels) != trained:
@@ -72,13 +79,23 @@ class Predictor:
         gives = f"labels {shown}" if names else "a number"
         return f"Predictor({str(self.path)!r}: {self._kind}{reads}, {gives}, on {self.hardware.device.type})"
 
-    def predict(self, texts: str | Sequence[Any], pairs: str | Sequence[str] | None = None) -> list[Prediction]:
-        """Predictions for texts, for texts with pairs, or for a sequence of (text, pair)."""
-        first, second = _two_columns(texts, pairs)
-        if self.pairs is not None and first and self.pairs != (second is not None):
+    @overload
+    def predict(self, texts: str, pairs: str | None = None) -> Prediction: ...
+    @overload
+    def predict(self, texts: Any, pairs: Any = None) -> list[Prediction]: ...
+    def predict(self, texts: Any, pairs: Any = None) -> Prediction | list[Prediction]:
+        """One prediction for one text, a list of them for several, in input order.
+
+        `texts` may be a text, a list, an array or a Series of texts, with `pairs` beside them or a sequence of
+        (text, pair); or a table that has the columns of the training data: a DataFrame, a Dataset, an Arrow table,
+        a dict of columns, a list of dicts.
+        """
+        given = given_texts(texts, pairs, trained=self.columns)
+        if self.pairs is not None and given.first and self.pairs != (given.second is not None):
             was, lacks = ("pairs", "no second text") if self.pairs else ("single texts", "a second text")
             raise UsageError(f"The model was trained on {was}, and was given {lacks}.", "Give what it was trained on.")
-        return list(self.explain(self.logits(first, second)))
+        answers = list(self.explain(self.logits(given.first, given.second)))
+        return answers[0] if given.single else answers
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Array:
         """float32 [rows, outputs]. The next rows are tokenized while the model computes these."""
@@ -124,37 +141,3 @@ class Predictor:
 def load(path: Path | str, **settings: Any) -> Predictor:
     """The predictor of a run folder or of a model folder."""
     return Predictor(path, **settings)
-
-
-def _two_columns(texts: Any, pairs: Any) -> tuple[list[str], list[str] | None]:
-    if isinstance(texts, str):
-        texts, pairs = [texts], None if pairs is None else [pairs]
-    texts = _listed(texts, "texts")
-    if pairs is None and texts and isinstance(texts[0], tuple | list):
-        for index, row in enumerate(texts):
-            if not isinstance(row, tuple | list) or len(row) != 2:
-                raise UsageError(f"Row {index} is {_short(row)}, not a (text, pair).", "Give two texts in each row.")
-        texts, pairs = [row[0] for row in texts], [row[1] for row in texts]
-    if pairs is not None:
-        pairs = _listed(pairs, "pairs")
-        if len(pairs) != len(texts):
-            raise UsageError(
-                f"There are {len(texts)} texts and {len(pairs)} pairs.",
-                "Give as many of one as of the other.",
-            )
-    for index, text in enumerate([*texts, *(pairs or [])]):
-        if not isinstance(text, str):
-            raise UsageError(f"Text {index % max(1, len(texts))} is {_short(text)}, which is not a text.")
-    return texts, pairs
-
-
-def _listed(values: Any, name: str) -> list[Any]:
-    """Texts out of whatever holds several: a list, an array, a column. A text or a mapping only looks like it."""
-    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise UsageError(f"predict was given {_short(values)} as {name}.", "Give a text, or a list of texts.")
-    return list(values)
-
-
-def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:59]}…"

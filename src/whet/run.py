@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from whet.records import Evaluation, Record
 from whet.runs.store import RunFolder
@@ -60,9 +59,14 @@ class Run:
 
         return Predictor(self.path, trust_remote_code=self._trusts)
 
-    def predict(self, texts: str | Sequence[Any], pairs: str | Sequence[str] | None = None) -> list[Prediction]:
-        """Labels with probabilities, in input order."""
-        return self.predictor.predict(texts, pairs)
+    @overload
+    def predict(self, texts: str, pairs: str | None = None) -> Prediction: ...
+    @overload
+    def predict(self, texts: Any, pairs: Any = None) -> list[Prediction]: ...
+    def predict(self, texts: Any, pairs: Any = None) -> Prediction | list[Prediction]:
+        """Labels with probabilities: one for one text, a list for several, in input order."""
+        answer: Prediction | list[Prediction] = self.predictor.predict(texts, pairs)
+        return answer
 
     def plot(self) -> Figure:
         """The curves, drawn where a notebook shows them; `str()` of it is SVG."""

@@ -10,6 +10,7 @@ Sources:
     excel.py            Excel sheets
     folders.py          split files, and one sub-folder a label
     python_objects.py   DataFrames, data sets, lists
+    given_texts.py      what predict was given
     hub.py              data sets by name
     raw.py              what every reader returns: columns as they stand in the source
 

@@ -339,6 +339,8 @@ def _multilabel(
     pieces = {piece for cell in cells for piece in cell if piece is not None and piece.strip()}
     if found.many or len(pieces) > MOST_CLASSES:
         raise train.error(f"the lists hold {len(pieces)} different labels.", "Name another column.", column=column)
+    if cut and any(len(cut(name)) > 1 for name in declared or ()):
+        declared = None  # the categories are whole cells
     numeric = bool(pieces) and all(map(is_whole, pieces)) and declared is None
     names = list(declared) if declared else _ordered({canonical_number(p) if numeric else p for p in pieces})
     if len(names) < 2:
