@@ -4,7 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check types lint format slow fuzz soak bench clean
+# What a processor without AVX-512 makes of torch and oneDNN, on one that has more.
+AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
+APT := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -y -qq -o Acquire::http::Timeout=20 -o Acquire::Retries=1
+
+.PHONY: demo test test-avx2 browser check types lint format slow fuzz soak bench clean
 
 # torch first and from the constraints: they name a CPU build, which is much smaller than the default one.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -21,8 +25,25 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 demo: $(VENV)/.installed
 	$(BIN)/whet train sample/pairs
 
-test: check
+# The last line says what was skipped, and how to have it.
+test: check browser
+	@if $(BIN)/python -c 'import sys, torch; sys.exit(torch.backends.cpu.get_cpu_capability() != "AVX512")'; \
+	then $(MAKE) --no-print-directory test-avx2; \
+	else echo "make test-avx2 is left out: there is no AVX-512 that could be hidden."; fi
 	$(BIN)/python -m pytest
+
+# What goes by the processor; files and processes do not.
+test-avx2: $(VENV)/.installed-dev
+	$(AVX2) $(BIN)/python -m pytest tests/engine -k 'not dropout_moves' \
+	  --ignore tests/engine/test_shard.py --ignore tests/engine/test_checkpoint.py --ignore tests/engine/test_disk.py
+
+# Pages are tested in a real browser where there is one: Debian's, if it can be had without asking anyone.
+browser:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name > /dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	  { $(APT) update && $(APT) install --no-install-recommends chromium; } > /dev/null 2>&1 \
+	    || echo "chromium could not be installed: tests of pages are skipped."; \
+	fi
 
 check: lint types
 

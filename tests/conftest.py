@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import subprocess
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub's client is first imported
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,31 @@ import pytest
 hypothesis.settings.register_profile("whet", deadline=None)
 hypothesis.settings.load_profile("whet")
 
+OTHERS = "make slow, pytest -m gpu, pytest -m network"
 FAMILIES = ("bert", "roberta", "distilbert", "electra", "modernbert")
+
+
+def pytest_report_header() -> str:
+    """Which instruction sets the engine sees: what is tested goes by them."""
+    from whet.engine.devices import instruction_sets
+
+    return f"processor: {platform.machine()}, {instruction_sets()}"
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The last line of all, below what pytest itself says."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and not config.option.collectonly:
+        reasons = [report.longrepr[2] for report in reporter.stats.get("skipped", []) if report.longrepr]
+        reporter.write_line(what_was_not_run(reasons, len(reporter.stats.get("deselected", []))))
+
+
+def what_was_not_run(reasons: Iterable[str], left_out: int) -> str:
+    """One line: how many tests were skipped, and why; how many were left out, and how to have them."""
+    counts = Counter(" ".join(re.sub("^Skipped: ", "", reason).split()) for reason in reasons)
+    parts = [f"{count} skipped: {reason}" for reason, count in sorted(counts.items())]
+    parts += [f"{left_out} left out ({OTHERS})"] if left_out else []
+    return f"Not run: {'; '.join(parts)}." if parts else "Nothing was skipped."
 
 
 @pytest.fixture(autouse=True)

@@ -391,6 +391,7 @@ def test_rows_of_like_length_can_be_taken_together(tmp_path: Path) -> None:
     assert spread < np.std(lengths)
 
 
+@pytest.mark.filterwarnings("ignore:Trainer. bf16 was asked for")
 def test_bf16_trains_close_to_float32(tmp_path: Path) -> None:
     losses = []
     for bf16 in (False, True):
