@@ -35,3 +35,25 @@ def test_a_metric_that_the_task_has_not_is_refused_with_the_data(tmp_path: Path)
     config = make_config({"source": str(tmp_path / "rows.csv"), "metric": "pearson"})
     with pytest.raises(UsageError, match="'pearson', and a binary task has no such metric"):
         read_examples(config.data.source, config, lambda line: None)
+
+
+def test_run_model_folder_and_pipeline_read_as_much_of_a_long_text(tmp_path: Path, tiny_model_folder: Path) -> None:
+    from transformers import pipeline
+
+    import whet
+
+    write_rows(tmp_path / "rows.csv", 40)
+    run = whet.fit(
+        tmp_path / "rows.csv", model=tiny_model_folder, run=tmp_path / "run", epochs=1, max_length=12, device="cpu"
+    )
+    long = "yes " + "no apple brick cloud " * 8
+    folder = str(run.path / "model")
+    answers = [
+        whet.load(path, device="cpu", precision="float32").predict([long])[0].probabilities
+        for path in (run.path, folder)
+    ]
+    piped = pipeline("text-classification", model=folder, device="cpu", top_k=None)([long], truncation=True)
+    answers.append({each["label"]: each["score"] for each in piped[0]})
+    assert whet.load(folder, device="cpu").max_length == 12
+    for answer in answers[1:]:
+        assert answer == pytest.approx(answers[0], abs=1e-5)

@@ -110,6 +110,7 @@ def start_record(job: Job) -> Start:
         majority=majority_answer(task, job.prepared.labels("train"), job.prepared.labels("validation")),
         evaluations=sum(job.plan.evaluate(step) for step in range(1, job.plan.total_steps + 1)),
         overlap=job.prepared.audit.overlap.get("validation", 0.0),
+        unknown=job.prepared.audit.tokens.get("unknown", 0.0),
         time=now(),
     )
 

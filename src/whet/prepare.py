@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from whet.config import Config
-from whet.data.audit import Audit, audit
+from whet.data.audit import NOTE, Audit, Finding, audit
 from whet.data.cache import cache_root
 from whet.data.examples import Examples, load_examples
 from whet.data.tokens import Tokens, tokenize
+from whet.effects import refuse_without_effect
 from whet.engine.ranks import Ranks
 from whet.errors import DataError, UsageError, nearest
 
@@ -65,18 +66,25 @@ class Job:
 
 def read_examples(source: Any, config: Config, say: Say) -> tuple[Examples, Audit]:
     """The data, what was understood, and what is wrong with it; errors stop here, before time is spent."""
+    if config.data.task != "auto":
+        refuse_without_effect(config, config.data.task)
     examples = load_examples(source, config.data)
     for line in examples.said:
         say(line)
+    refuse_without_effect(config, examples.task.kind)
     choose_metric(config.evaluate.metric, examples.task.kind)  # refused here, and chosen with the plan
     report = audit(examples)
-    report.stop_unless_allowed(config.data.allow)
-    for finding in report.findings:
-        if finding.severity != "note":
-            say(f"{finding.severity.capitalize()}: {finding.message}")
+    _stop_or_say(report, (), config, say)
     if "train" not in examples.rows:
         raise DataError(f"{config.data.source!r} has no training rows.")
     return examples, report
+
+
+def _stop_or_say(report: Audit, told: Collection[Finding], config: Config, say: Say) -> None:
+    report.stop_unless_allowed(config.data.allow)
+    for finding in report.findings:
+        if finding not in told and (finding.severity != NOTE or finding.code == "too-long"):
+            say(f"{finding.severity.capitalize()}: {finding.message}")
 
 
 class ModelBeside:
@@ -135,6 +143,9 @@ def make_tokens(
     model_config = load_config(config.model.model, config.model)
     refuse_other_tokenizer(config.model.model, tokenizer, model_config)
     limit = length_limit(tokenizer, model_config, config.model.max_length)
+    if limit < (config.model.max_length or 0):
+        say(f"{config.model.model} reads at most {limit} tokens, and no more by --max-length.")
+    tokenizer.model_max_length = limit  # saved with the model: whoever loads it reads as much as was trained on
     if model is not None:
         model.start()  # not before: the libraries are loaded by now
 
@@ -153,11 +164,21 @@ def make_tokens(
             cache=cache_root(),
             on_progress=tick,
         )
-        cut = tokens[name].ledger
-        if cut.rows:
-            share = 100 * cut.rows / len(tokens[name])
-            say(f"Truncated to {limit} tokens: {cut.rows} {name} rows ({share:.1f}%), {cut.tokens} tokens.")
-    return Prepared(config, examples, report, tokenizer, tokens, limit)
+    read = _as_read(config, examples, report, tokenizer, tokens, limit)
+    _stop_or_say(read, report.findings, config, say)
+    return Prepared(config, examples, read, tokenizer, tokens, limit)
+
+
+def _as_read(
+    config: Config, examples: Examples, report: Audit, tokenizer: Any, tokens: dict[str, Tokens], limit: int
+) -> Audit:
+    """The audit, with what this tokenizer makes of the texts."""
+    from whet.data.audit_tokens import with_tokens
+    from whet.data.token_facts import Alphabet, token_facts
+
+    alphabet = Alphabet.of(tokenizer)
+    facts = {name: token_facts(found, examples.rows[name], alphabet) for name, found in tokens.items()}
+    return with_tokens(report, facts, config.model.model, limit)
 
 
 def make_job(

@@ -50,6 +50,8 @@ class Start(Record):
     """How many evaluations the plan holds."""
     overlap: float = 0.0
     """Share of evaluation rows whose normalised text also stands in the training split."""
+    unknown: float = 0.0
+    """Share of the tokens that stand for text the model's tokenizer does not know."""
     time: str = ""
 
 

@@ -2,11 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.data_files import labelled, load, text
-from whet.data.audit import Audit, Finding, Limits, audit
+from whet.data.audit import Audit, Finding, audit
 from whet.errors import DataError, UsageError
 
 
@@ -90,19 +89,11 @@ def test_near_duplicates_inside_and_across() -> None:
     assert found(report, "near-leak")[0].rows == (("validation", 1),)
 
 
-def test_lengths_against_the_limit() -> None:
-    examples = load(table(labelled(100)))
-    lengths = {"train": np.array([10] * 70 + [600] * 10)}
-    finding = found(audit(examples, Limits(lengths, 512)), "too-long")[0]
-    assert finding.count == 10
-    assert "More than 512 tokens" in finding.message
-
-
 def test_as_dict_is_plain_json() -> None:
     import json
 
     facts = json.loads(json.dumps(audit(load(table(labelled(100)))).as_dict()))
-    assert list(facts) == ["version", "source", "task", "labels", "splits", "overlap", "findings"]
+    assert list(facts) == ["version", "source", "task", "labels", "splits", "overlap", "tokens", "findings"]
     assert list(facts["splits"]["train"]) == ["rows", "unlabelled", "labels", "words"]
 
 

@@ -252,9 +252,34 @@ def test_too_few_records_are_not_enough() -> None:
 
 
 def test_every_verdict_that_can_be_called_is_listed() -> None:
-    assert set(TRUTHS) | {"not-enough"} == set(VERDICTS)
+    assert set(TRUTHS) | {"not-enough", "text-unknown"} == set(VERDICTS)
     assert not_enough(Signs(OVERFITTED)) is None
     assert isinstance(judge(OVERFITTED), Verdict)
+
+
+FLAT = plain([0.7] * 8, [0.7] * 8, [0.5] * 8, learning_rate=1e-7)
+
+
+def test_text_that_the_model_does_not_know_is_blamed_and_not_the_rate() -> None:
+    assert judge(FLAT).verdict == "rate-too-low"
+    found = judge(dataclasses.replace(FLAT, unknown=0.97))
+    assert found.verdict == "text-unknown"
+    assert "97% of the tokens" in found.sentence
+    assert "--lr" not in found.advice
+
+
+def test_a_part_that_the_model_does_not_know_comes_first_in_the_advice() -> None:
+    healthy = plain([0.6, 0.5, 0.4, 0.3, 0.25, 0.2], [0.6, 0.5, 0.4, 0.3, 0.25, 0.2], [0.7, 0.8, 0.9, 0.9, 0.9, 0.92])
+    assert judge(healthy).advice.startswith("Ship it")
+    found = judge(dataclasses.replace(healthy, unknown=0.24))
+    assert found.verdict == judge(healthy).verdict
+    assert found.advice.startswith("24% of the tokens are unknown to this model")
+
+
+def test_the_first_record_says_how_much_is_unknown() -> None:
+    start, *others = run([0.7] * 6, {"train": [0.5, 0.5]}, accuracy=[0.5] * 6)
+    assert isinstance(start, Start)
+    assert verdict_of([dataclasses.replace(start, unknown=0.9), *others]).verdict == "text-unknown"
 
 
 def test_rank_correlation_knows_ties() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from whet.cli.options import resolve, settings_options
+from whet.cli.options import resolve, setting_option, settings_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +24,8 @@ COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 @click.command()
 @click.argument("source", required=False)
 @settings_options("data")
+@setting_option("model", "model")
+@setting_option("model", "max_length")
 @click.option("--config", "config_file", metavar="FILE.toml", help="Read settings from a file.")
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any setting by its name.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
@@ -34,6 +36,7 @@ def check(
 
     SOURCE is a file, a folder of train/validation/test files or of one sub-folder a label, a glob, a hub
     name, sample/pairs, or - for standard input. The exit code is 2 where `whet train` would refuse the data.
+    How the model would read it is told from a sample of the rows, if the model is on this machine or was named.
     """
     if source is not None:
         flags["source"] = source
@@ -43,9 +46,10 @@ def check(
 
     from whet.data.audit import audit
     from whet.data.examples import load_examples
+    from whet.reading import as_read
 
     examples = load_examples(config.data.source, config.data)
-    report = audit(examples)
+    report = as_read(audit(examples), examples, config.model)
     if as_json:
         columns = {
             "text": examples.columns.text,
@@ -77,6 +81,7 @@ def _show(examples: Examples, report: Audit) -> None:
     console.print()
     _splits_table(console, report)
     _labels_table(console, report)
+    _tokens_line(console, report)
     _findings_table(console, report)
 
 
@@ -94,6 +99,24 @@ def _splits_table(console: Console, report: Audit) -> None:
             numbers = [f"{words.get(key, 0):g}" for key in ("mean", "p50", "p95", "max")]
             table.add_row(label, *counts, *numbers)
     console.print(table)
+    console.print()
+
+
+def _tokens_line(console: Console, report: Audit) -> None:
+    """How the model reads the training rows, or whatever rows there are."""
+    from rich.text import Text
+
+    if not report.tokens or not report.tokens["splits"]:
+        return
+    splits = report.tokens["splits"]
+    found = splits.get("train") or next(iter(splits.values()))
+    per_word = f", {found['per_word']:.1f} a word" if found["per_word"] else ""
+    console.print(
+        Text(
+            f"{report.tokens['model']} reads up to {report.tokens['max_length']:,} tokens of a row. "
+            f"Tokens: {report.tokens['unknown']:.1%} unknown{per_word}."
+        )
+    )
     console.print()
 
 

@@ -13,7 +13,7 @@ from whet.data.same_texts import SameTexts, find_same_texts
 from whet.errors import DataError, UsageError, nearest
 
 VERSION = 1
-ERROR, WARNING, NOTE = "error", "warning", "note"
+SEVERITIES = ERROR, WARNING, NOTE = "error", "warning", "note"
 CODES = {
     "leak": "texts of the training split that also stand in another one",
     "conflict": "the same text under different labels",
@@ -23,7 +23,9 @@ CODES = {
     "label-spelling": "labels that differ only by case or blanks",
     "imbalance": "labels with very different numbers of rows",
     "giveaway": "something other than the meaning of the text that settles the label",
+    "unknown-tokens": "text that the model's tokenizer has no tokens for",
     "too-long": "texts that are longer than the model reads",
+    "same-tokens": "different texts that are the same to the model",
     "unlabelled": "rows without a label",
     "unseen-label": "test labels that training never saw",
     "empty": "rows left out because a text is empty",
@@ -35,14 +37,6 @@ IMBALANCE = 10
 SMALL_CLASS = 10
 GIVEAWAY_ROWS = 50_000
 Place = tuple[str, int]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What the model reads: token counts of the rows by split, and the most that fit."""
-
-    lengths: Mapping[str, Any]
-    max_length: int
 
 
 @dataclass(frozen=True)
@@ -79,6 +73,8 @@ class Audit:
     findings: tuple[Finding, ...]
     overlap: dict[str, float] = field(default_factory=dict)
     """Share of the rows of each other split whose text also stands in the training split."""
+    tokens: dict[str, Any] = field(default_factory=dict)
+    """What a model's tokenizer makes of the texts (`audit_tokens`); empty where none was asked."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -101,11 +97,12 @@ class Audit:
             "labels": list(self.task.labels),
             "splits": self.splits,
             "overlap": self.overlap,
+            "tokens": self.tokens,
             "findings": [finding.as_dict() for finding in self.findings],
         }
 
 
-def audit(examples: Examples, limits: Limits | None = None) -> Audit:
+def audit(examples: Examples) -> Audit:
     """Look at every row of every split once. Neither a model nor a tokenizer is needed."""
     splits = {name: load_columns(name, split, examples.task) for name, split in examples.rows.items()}
     same = find_same_texts(splits)
@@ -117,12 +114,11 @@ def audit(examples: Examples, limits: Limits | None = None) -> Audit:
         lambda: _giveaways(splits, examples),
         lambda: _duplicates(same),
         lambda: _near_duplicates(splits),
-        lambda: _too_long(splits, limits),
         lambda: _unlabelled(splits, examples),
         lambda: _losses(examples.origin),
     ]
     findings = [finding for check in checks for finding in check()]
-    findings.sort(key=lambda finding: (ERROR, WARNING, NOTE).index(finding.severity))
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return Audit(
         examples.origin["source"],
         examples.task,
@@ -315,25 +311,6 @@ def _giveaways(splits: Mapping[str, SplitColumns], examples: Examples) -> Iterab
         for end in telling_ends(train.normalised(column, rows), labels):
             message = f"The {end} word of the {column} settles the label in all of {rows:,} training rows."
             yield Finding(WARNING, "giveaway", len(labels), message, advice)
-
-
-def _too_long(splits: Mapping[str, SplitColumns], limits: Limits | None) -> Iterable[Finding]:
-    import numpy as np
-
-    if limits is None:
-        return
-    for name, lengths in limits.lengths.items():
-        over = np.flatnonzero(np.asarray(lengths) > limits.max_length)
-        if len(over):
-            share = len(over) / len(lengths)
-            yield Finding(
-                WARNING if share > 0.1 else NOTE,
-                "too-long",
-                len(over),
-                f"More than {limits.max_length} tokens, and cut: {_rows(over, name)} ({share:.1%}).",
-                "Raise --max-length if the model can read more.",
-                splits[name].places(over),
-            )
 
 
 def _unlabelled(splits: Mapping[str, SplitColumns], examples: Examples) -> Iterable[Finding]:

@@ -45,6 +45,8 @@ class Observed:
     """Whether another metric than the main one is known to beat the commonest answer."""
     overlap: float = 0.0
     """Share of evaluation rows that also stand in the training split."""
+    unknown: float = 0.0
+    """Share of the tokens that stand for text the model's tokenizer does not know."""
     probe: bool = True
     """False where `training` is the running loss, with dropout on and behind the times."""
     learning_rate: float | None = None

@@ -35,6 +35,7 @@ VERDICTS = (
     "not-learning",
     "leak-suspected",
     "label-noise-suspected",
+    "text-unknown",
     "not-enough",
 )
 SICK = frozenset(VERDICTS) - {"healthy", "plateau", "not-enough"}
@@ -90,6 +91,7 @@ def judge(seen: Observed) -> Verdict:
     call = first_call(signs)
     replayed = _replays(signs)
     doubt = _doubt(call, replayed)
+    advice = _TRY_AGAIN if doubt and _TONES.get(call.verdict) == "good" else call.advice
     return Verdict(
         verdict=call.verdict,
         sentence=call.sentence,
@@ -97,7 +99,7 @@ def judge(seen: Observed) -> Verdict:
         confidence=_confidence(signs, call, replayed),
         doubt=doubt,
         numbers=_numbers(signs, call),
-        advice=_TRY_AGAIN if doubt and _TONES.get(call.verdict) == "good" else call.advice,
+        advice=advice if call.verdict == "text-unknown" else f"{say.partly_unknown(signs)}{advice}",
         baseline=baseline(signs),
         assumed=seen.assumed,
     )
@@ -138,6 +140,7 @@ def observe(records: Sequence[Record]) -> Observed:
         blind="always giving the mean" if start and start.task == "regression" else Observed.blind,
         beaten=_accuracy_beats(found),
         overlap=start.overlap if start else 0.0,
+        unknown=start.unknown if start else 0.0,
         probe=len(found.probe) == len(steps) > 0,
         learning_rate=_peak(found.learning_rate),
         epochs=start.total_steps / start.steps_per_epoch if start and start.steps_per_epoch else None,

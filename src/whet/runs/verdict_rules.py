@@ -16,6 +16,8 @@ from whet.runs.signs import Floats, Signs, rank_correlation, thirds
 
 ENOUGH = 4
 """Evaluations without which nothing but a loss that is not finite can be told."""
+MOST_UNKNOWN = 0.5
+"""Share of unknown tokens from which on nothing else about a run matters."""
 ENOUGH_REACH = 1e-3
 """A rate of 5e-5 has moved the weights so far after 20 steps. Less than that says nothing about what can be learnt."""
 
@@ -48,6 +50,20 @@ def not_finite(s: Signs) -> Call | None:
         sentence=f"Diverged: the loss was not a finite number at step {step}.",
         advice=f"Lower the rate tenfold ({say.rate(s, 0.1)}), warm up (--warmup 0.1) and clip (--clip 1.0).",
         at=at,
+    )
+
+
+def text_unknown(s: Signs) -> Call | None:
+    """Most of what the model was given stands for nothing: no curve can say anything about the settings."""
+    if s.seen.unknown < MOST_UNKNOWN:
+        return None
+    score = "" if s.seen.score is None or not s.count else f"; {say.score(s)}"
+    return Call(
+        verdict="text-unknown",
+        sentence=f"Text unknown: {s.seen.unknown:.0%} of the tokens stand for what this model does not know{score}.",
+        advice=f"Choose a model that knows this writing, {say.OTHER_MODEL}; settings will not help.",
+        at=s.count - 1,
+        numbers={"unknown": s.seen.unknown},
     )
 
 
@@ -296,6 +312,7 @@ def healthy(s: Signs) -> Call | None:
     more = f"Still falling: {say.epochs(s, 1.5)} may gain a little." if falling else "More data may still help."
     no_better = s.seen.score is not None and not s.beats_majority
     ship = "Do not ship it yet: its answers are no better than the commonest one." if no_better else "Ship it."
+    ship = "Then ship it." if s.seen.unknown >= say.FEW_UNKNOWN and not no_better else ship
     return Call(
         verdict="healthy",
         sentence=(
@@ -309,6 +326,7 @@ def healthy(s: Signs) -> Call | None:
 
 RULES: tuple[Rule, ...] = (
     not_finite,
+    text_unknown,
     not_enough,
     diverging,
     rate_too_high,

@@ -6,6 +6,10 @@ import numpy as np
 
 from whet.runs.signs import Signs
 
+FEW_UNKNOWN = 0.03
+"""Share of unknown tokens from which on the advice begins with them."""
+OTHER_MODEL = "such as --model intfloat/multilingual-e5-small, or a local folder"
+
 
 def step(s: Signs, at: int) -> int:
     return int(s.seen.steps[at])
@@ -63,3 +67,10 @@ def epochs(s: Signs, factor: float) -> str:
 
 def batch(s: Signs, factor: int) -> str:
     return f"--batch-size {s.seen.batch_size * factor}" if s.seen.batch_size else f"--batch-size × {factor}"
+
+
+def partly_unknown(s: Signs) -> str:
+    """What comes before any other advice where a part of the text is unknown to the model."""
+    if s.seen.unknown < FEW_UNKNOWN:
+        return ""
+    return f"{s.seen.unknown:.0%} of the tokens are unknown to this model: first try another one, {OTHER_MODEL}. "

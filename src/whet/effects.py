@@ -1,0 +1,31 @@
+"""Settings that only some tasks have: where one would have no effect, it is refused and not passed over."""
+
+from __future__ import annotations
+
+from whet.config import SECTIONS, SETTINGS, Config
+from whet.errors import UsageError
+
+ONE_LABEL = ("binary", "multiclass")
+TASKS_OF: dict[str, tuple[str, ...]] = {
+    "class_weights": (*ONE_LABEL, "multilabel"),
+    "label_smoothing": ONE_LABEL,
+    "contrastive": ONE_LABEL,
+    "label_delimiter": ("multilabel",),
+}
+"""The tasks in which a setting does something; one that is not here does in all."""
+
+
+def refuse_without_effect(config: Config, task: str) -> None:
+    """Raise for the first setting that was changed and that this task does not know."""
+    values = config.flat()
+    for name, tasks in TASKS_OF.items():
+        if name not in values or values[name] == default_of(name) or task in tasks:
+            continue
+        raise UsageError(
+            f"{name} is {values[name]!r}, and has no effect in a {task} task.",
+            f"Leave it out; it is for {' and '.join(tasks)}. What the labels are is said by --task.",
+        )
+
+
+def default_of(name: str) -> object:
+    return getattr(SECTIONS[SETTINGS[name]](), name)
