@@ -47,7 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return 0
     except MemoryError:
-        return _report(EnvironmentFault("Out of memory.", "Try a smaller --batch-size or --max-length."))
+        trains = (arguments or sys.argv[1:])[:1] == ["train"]
+        hint = "Try a smaller --batch-size or --max-length." if trains else "Close other programs, or give fewer rows."
+        return _report(EnvironmentFault("Out of memory.", hint))
     except RuntimeError as error:
         from whet.beside import REFUSED
 

@@ -36,9 +36,12 @@ class Given:
 @click.option("--pair", help="And this second text.")
 @click.option("--text-column", help="Name of the text column, if not that of the training data.")
 @click.option("--pair-column", help="Name of the second text's column.")
-@click.option("--encoding", default="utf-8", show_default=True, help="Encoding of a text file.")
-@click.option("--delimiter", help="What separates columns (found if not given).")
-@click.option("--drop-empty", is_flag=True, help="Leave out rows with an empty text.")
+@setting_option("data", "encoding")
+@setting_option("data", "delimiter")
+@setting_option("data", "quoting")
+@setting_option("data", "header")
+@setting_option("data", "drop_empty")
+@setting_option("data", "max_field_mb")
 @click.option("--device", default="auto", help="auto, cpu, cuda or mps.", show_default=True)
 @setting_option("model", "trust_remote_code")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
@@ -84,7 +87,7 @@ def predict(
             given.texts, given.pairs
         )
         if output is not None:
-            _write(Path(output), given, own, predictions, with_row=reading["drop_empty"])
+            _write(Path(output), given, own, predictions, with_row=bool(reading["drop_empty"]))
             return
     numbers = [row for rows in given.rows.values() for row in rows]
     table = [{"row": row, **_flat(each)} for row, each in zip(numbers, predictions, strict=True)]
@@ -118,7 +121,7 @@ def _settings(run: str, source: str, text: str | None, pair: str | None, reading
     if (Path(run) / "data.json").is_file():
         columns = RunFolder.open(run).data.get("columns", {})
     names = {"text": text or columns.get("text"), "pair": pair or columns.get("pair")}
-    return make_config({"source": source, **names, **reading}).data
+    return make_config({"source": source, **names, **{name: each for name, each in reading.items() if each}}).data
 
 
 def _read(source: str, config: DataConfig) -> Given:
