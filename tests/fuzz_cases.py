@@ -254,7 +254,7 @@ def odd_labels(rng: random.Random, folder: Path) -> Case:
         "one class": lambda n: "same",
         "ids": lambda n: f"id{n}",
         "minus one": lambda n: str(-(n % 2)),
-        "a class of one row": lambda n: "rare" if n == 7 else str(n % 2),
+        "one class and one row": lambda n: "rare" if n == 7 else "same",
         "decimal comma": lambda n: f"{n % 7},5",
     }
     kind, label = rng.choice(list(choices.items()))

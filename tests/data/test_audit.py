@@ -67,6 +67,22 @@ def test_imbalance_names_both_ends() -> None:
     assert "'rare' has 16" in message
 
 
+def test_rare_labels_are_listed_at_once_as_not_measured() -> None:
+    rows = [*labelled(100), *((text(200 + n), f"rare {n:02}") for n in range(11))]
+    (finding,) = found(audit(load(table(rows))), "unmeasured-label")
+    assert (finding.severity, finding.count) == ("warning", 11)
+    assert "11 of 13 labels have too few different texts to be split" in finding.message
+    assert "no validation or test row: 'rare 00' (1)," in finding.message
+    assert finding.message.endswith("and 3 more.")
+
+
+def test_label_that_a_given_split_lacks_is_not_measured() -> None:
+    rows = labelled(60, ["a", "b", "c"])
+    given = [(text(90 + n), label) for n, label in enumerate("ababab")]
+    (finding,) = found(audit(load({"train": table(rows), "validation": table(given)})), "unmeasured-label")
+    assert finding.message == "1 of 3 labels have no validation row: 'c' (20)."
+
+
 def test_label_in_the_text_gives_it_away() -> None:
     rows = [(f"{text(n)} {label}", label) for n, (_, label) in enumerate(labelled(100))]
     messages = " ".join(finding.message for finding in found(audit(load(table(rows))), "giveaway"))

@@ -53,7 +53,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
         ("list.json", "[]", "no rows"),
         ("one.csv", "text,label\nonly one,a\n", "every row has the label 'a'"),
         ("class.csv", as_csv((t, "a") for t, _ in ROWS), "every row has the label 'a'"),
-        ("small.csv", as_csv([*ROWS, ("odd one", "rare")]), "'rare' has 1 different text"),
+        ("small.csv", as_csv([*((t, "a") for t, _ in ROWS), ("odd one", "rare")]), "split in 3: 'rare' (1)"),
         ("ragged.csv", as_csv(ROWS[:5]) + "a,b,c\n" + as_csv(ROWS[5:], header=()), "ragged.csv:6: the row has 3"),
         ("short.csv", as_csv(ROWS[:5]) + "alone\n" + as_csv(ROWS[5:], header=()), "short.csv:6: the row has 1 column"),
         ("quote.csv", as_csv(ROWS) + '"never closed,bad\n', "quote.csv:41: a quote that opens"),

@@ -77,10 +77,18 @@ def test_swapped_pairs_stay_together() -> None:
             assert owner.setdefault(frozenset((row["text"], row["pair"])), name) == name
 
 
-def test_class_too_small_to_split() -> None:
-    texts, labels = zip(*labelled(40), (text(50), "rare"), (text(51), "rare"), strict=True)
-    with pytest.raises(DataError, match="'rare' has 2 different texts, too few to be split in 3"):
-        load((texts, labels))
+def test_rows_of_labels_that_are_too_rare_to_split_are_for_training() -> None:
+    rows = [*labelled(40), (text(50), "rare"), (text(51), "rare"), (text(52), "once")]
+    examples = load(tuple(zip(*rows, strict=True)))
+    rare = {examples.task.labels.index(name) for name in ("rare", "once")}
+    where = [name for name, split in examples.rows.items() for label in split.column("label") if label in rare]
+    assert where == ["train"] * 3
+
+
+def test_without_two_labels_that_can_be_split_all_rare_ones_are_listed() -> None:
+    rows = [*((text(n), "common") for n in range(40)), *((text(90 + n), f"rare {n}") for n in range(12))]
+    with pytest.raises(DataError, match=r"too few .* in 3: 'rare 0' \(1\), .*'rare 5' \(1\) and 4 more"):
+        load(tuple(zip(*rows, strict=True)))
 
 
 def test_shares_and_counts_are_said() -> None:

@@ -10,7 +10,7 @@ from whet.data.audit_columns import SplitColumns, load_columns
 from whet.data.columns import Task
 from whet.data.examples import Examples
 from whet.data.same_texts import SameTexts, find_same_texts
-from whet.errors import DataError, UsageError, nearest
+from whet.errors import DataError, UsageError, nearest, some_of
 
 VERSION = 1
 SEVERITIES = ERROR, WARNING, NOTE = "error", "warning", "note"
@@ -22,6 +22,7 @@ CODES = {
     "near-duplicate": "texts of a split that are almost the same",
     "label-spelling": "labels that differ only by case or blanks",
     "imbalance": "labels with very different numbers of rows",
+    "unmeasured-label": "labels that training has and a split that measures has not",
     "giveaway": "something other than the meaning of the text that settles the label",
     "unknown-tokens": "text that the model's tokenizer has no tokens for",
     "too-long": "texts that are longer than the model reads",
@@ -110,6 +111,7 @@ def audit(examples: Examples) -> Audit:
         lambda: _leaks(same, examples.origin["splits"]),
         lambda: _conflicts(same, examples.task),
         lambda: _imbalance(splits, examples.task),
+        lambda: _unmeasured(splits, examples),
         lambda: _spelling(examples, splits),
         lambda: _giveaways(splits, examples),
         lambda: _duplicates(same),
@@ -284,6 +286,28 @@ def _imbalance(splits: Mapping[str, SplitColumns], task: Task) -> Iterable[Findi
             f"{len(small)} of {len(counts)} labels have fewer than {SMALL_CLASS} training rows: "
             f"{', '.join(map(repr, small[:5]))}.",
             "Add rows for them, or join labels that belong together.",
+        )
+
+
+def _unmeasured(splits: Mapping[str, SplitColumns], examples: Examples) -> Iterable[Finding]:
+    """Where whet made the split these are the labels with too few texts, all of which are for training."""
+    held = splits["train"].label_counts(examples.task) if "train" in splits else {}
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, split in splits.items():
+        counts = split.label_counts(examples.task)
+        missing = tuple(label for label, count in held.items() if count and not counts.get(label))
+        if name != "train" and missing and split.has_label.any():
+            alike.setdefault(missing, []).append(name)
+    for missing, names in alike.items():
+        made = all(examples.origin["splits"][name] == "made" for name in names)
+        why = "too few different texts to be split, and " if made else ""
+        listed = some_of([f"{label!r} ({held[label]:,})" for label in missing], quoted=False)
+        yield Finding(
+            WARNING,
+            "unmeasured-label",
+            len(missing),
+            f"{len(missing):,} of {len(held):,} labels have {why}no {' or '.join(names)} row: {listed}.",
+            "They are trained on, and no score says how well. Add rows, or join labels that belong together.",
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from whet.data.columns import Task
-from whet.errors import DataError
+from whet.errors import DataError, some_of
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
 NAMES = ("train", "validation", "test")
@@ -20,7 +20,8 @@ def assign(keys: Any, labels: Any, task: Task, *, validation_share: float, test_
     """For each row 0 (train), 1 (validation) or 2 (test).
 
     Rows with the same key (the same text, or a pair and its swap) go to the same side. What a row gets
-    depends on the seed, the keys and the labels, and on nothing else.
+    depends on the seed, the keys and the labels, and on nothing else. Rows of labels that are too rare to stand on
+    every side are for training; without two labels that can be split there is nothing to measure.
     """
     import numpy as np
 
@@ -28,13 +29,15 @@ def assign(keys: Any, labels: Any, task: Task, *, validation_share: float, test_
     wanted = {side: share for side, share in shares.items() if share > 0}
     strata = _strata(labels, task)
     sizes = np.bincount(strata)
+    if task.kind in ("binary", "multiclass"):
+        _refuse_too_rare(keys, strata, task, len(wanted) + 1)
     if sizes.max() <= LARGE:
-        return _assign_exactly(keys, strata, task, wanted, seed)
+        return _assign_exactly(keys, strata, wanted, seed)
     # So many rows are split by chance, which needs no memory and misses the share by a fraction of a percent.
     small = np.flatnonzero(sizes[strata] <= LARGE)
     sides = _by_chance(keys, wanted, seed)
     if len(small):
-        sides[small] = _assign_exactly(keys[small], strata[small], task, wanted, seed)
+        sides[small] = _assign_exactly(keys[small], strata[small], wanted, seed)
         known, first = np.unique(keys[small], return_index=True)
         place = np.minimum(np.searchsorted(known, keys), len(known) - 1)
         same = known[place] == keys
@@ -58,7 +61,7 @@ def _by_chance(keys: Any, wanted: dict[int, float], seed: int) -> Any:
     return sides
 
 
-def _assign_exactly(keys: Any, strata: Any, task: Task, wanted: dict[int, float], seed: int) -> Any:
+def _assign_exactly(keys: Any, strata: Any, wanted: dict[int, float], seed: int) -> Any:
     import numpy as np
 
     groups, first, members = np.unique(keys, return_index=True, return_inverse=True)
@@ -70,11 +73,8 @@ def _assign_exactly(keys: Any, strata: Any, task: Task, wanted: dict[int, float]
         own = np.flatnonzero(group_strata == stratum)
         # In the order of first appearance, so that the shuffle does not depend on the hash's values.
         own = generator.permutation(own[np.argsort(first[own])])
-        if len(own) <= len(wanted):
-            if task.kind in ("binary", "multiclass"):
-                raise _too_small(task.labels[stratum], len(own), len(wanted) + 1)
-            continue
-        sides[own] = _deal(sizes[own], wanted)
+        if len(own) > len(wanted):
+            sides[own] = _deal(sizes[own], wanted)
     return sides[members]
 
 
@@ -113,12 +113,28 @@ def _strata(labels: Any, task: Task) -> Any:
     return labels
 
 
-def _too_small(label: str, texts: int, needed: int) -> DataError:
-    return DataError(
-        f"the label {label!r} has {texts} different {'text' if texts == 1 else 'texts'}, "
-        f"too few to be split in {needed}.",
-        "Add rows, leave the label out, or give your own files: --validation FILE --test FILE.",
+def _refuse_too_rare(keys: Any, strata: Any, task: Task, needed: int) -> None:
+    """Fewer than two labels with as many different texts as there are sides."""
+    import numpy as np
+
+    present = np.unique(strata)
+    texts = {int(label): _few_texts(keys[strata == label], needed) for label in present}
+    rare = {task.labels[label]: count for label, count in texts.items() if count < needed}
+    if len(present) - len(rare) >= min(2, len(present)):
+        return
+    listed = some_of([f"{name!r} ({count})" for name, count in rare.items()], quoted=False)
+    raise DataError(
+        f"labels have too few different texts to be split in {needed}: {listed}.",
+        "Add rows, leave the labels out, or give your own files: --validation FILE --test FILE.",
     )
+
+
+def _few_texts(keys: Any, most: int) -> int:
+    """How many different texts there are; no more than `most` are looked for in a long column."""
+    import numpy as np
+
+    head = len(np.unique(keys[: 100 * most]))
+    return head if head >= most else len(np.unique(keys))
 
 
 def describe(sides: Any, made: Sequence[str]) -> str:
