@@ -17,6 +17,7 @@ MAY_IMPORT = {
     "records": {"errors"},
     "loading": set(),
     "beside": set(),
+    "recipe": VOCABULARY | {"data"},
     "data": VOCABULARY,
     "metrics": VOCABULARY,
     "engine": VOCABULARY | {"data", "metrics", "loading", "beside"},

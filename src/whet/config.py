@@ -78,6 +78,9 @@ class ModelConfig:
 class TrainConfig:
     """How the weights are moved."""
 
+    recipe: Literal["course", "auto"] = setting(
+        "course", "auto chooses what you leave unset from the rows; course has fixed defaults", "--recipe"
+    )
     epochs: float = setting(3.0, "passes over the training rows", "--epochs")
     max_steps: int | None = setting(None, "stop after this many steps", "--max-steps")
     batch_size: int = setting(16, "rows a step, over all processes", "--batch-size")
@@ -94,6 +97,7 @@ class TrainConfig:
     order: Literal["random", "bucketed", "sequential"] = setting("random", "order of the rows", "--order")
     class_weights: Literal["none", "balanced"] = setting("none", "weigh the loss by class", "--class-weights")
     label_smoothing: float = setting(0.0, "share of the target spread over all classes")
+    contrastive: float = setting(0.0, "share of the supervised contrastive loss, 0 to 1", "--contrastive")
     precision: Literal["auto", "float32", "bf16"] = setting(
         "auto", "auto takes bf16 where the device has it natively", "--precision"
     )
@@ -108,6 +112,7 @@ class TrainConfig:
         _check(0 < self.learning_rate < 10, "learning_rate", self.learning_rate, "above 0 and below 10")
         for name in ("warmup", "weight_decay", "clip"):
             _check(getattr(self, name) >= 0, name, getattr(self, name), "at least 0")
+        _check(0 <= self.contrastive <= 1, "contrastive", self.contrastive, "from 0 to 1")
         for name in ("beta1", "beta2", "label_smoothing"):
             _check(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and below 1")
         _check(self.epsilon > 0, "epsilon", self.epsilon, "above 0")
@@ -183,6 +188,8 @@ class Config:
     train: TrainConfig = TrainConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     run: RunConfig = RunConfig()
+    given: frozenset[str] = frozenset()
+    """Names of the settings that somebody set; the others are free for the recipe to choose."""
 
     def flat(self) -> dict[str, Any]:
         """Every setting by its one name."""
@@ -199,7 +206,8 @@ def make_config(*layers: Mapping[str, Any]) -> Config:
             if section is None:
                 raise UsageError(f"There is no setting {name!r}.", nearest(name, SETTINGS))
             chosen[section][name] = _coerce(SECTIONS[section], name, value)
-    return Config(**{section: kind(**chosen[section]) for section, kind in SECTIONS.items()})
+    names = frozenset(name for values in chosen.values() for name in values)
+    return Config(**{section: kind(**chosen[section]) for section, kind in SECTIONS.items()}, given=names)
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

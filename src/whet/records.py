@@ -68,6 +68,8 @@ class Step(Record):
     """Since the run began, interruptions not counted."""
     rows_per_second: float = 0.0
     memory_mb: float = 0.0
+    uncompared: int = 0
+    """Batches since the last such record in which the contrastive loss had no two rows of one class to compare."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,10 +14,12 @@ from whet.engine.ranks import Ranks, require_several, several_processes
 from whet.errors import Interrupted, UsageError, WhetError
 from whet.interrupts import Interrupts
 from whet.prepare import ModelBeside, Prepared, Say, make_job, make_tokens, read_examples
+from whet.recipe import MINILM_WIDTH, follow_recipe, refuse_contrastive
 from whet.recorder import Listener, Recorder, write_report_quietly
 from whet.runs.store import CONFIG, RunFolder, next_run_path, run_name, runs_named
 
 if TYPE_CHECKING:
+    from whet.data.examples import Examples
     from whet.run import Run
 
 # Settings that may change between an interrupted run and its continuation: they do not touch the training.
@@ -84,12 +86,14 @@ def _train_among(
 
     with ranks.together(), interrupts.at_once():
         examples, report = read_examples(source, config, say)
+        refuse_contrastive(config, examples.task)
     # The data is read; only now the heavy libraries are loaded, which takes longer than most mistakes deserve.
     from whet.engine.devices import wake
     from whet.estimate import estimate, require_disk
     from whet.run import Run
 
     wake(config.train.device)
+    config = _with_recipe(config, examples, say)
     with ranks.together():
         opened = open_run(config, accept_changes) if ranks.is_main else None
     folder, resuming = ranks.from_main(opened)
@@ -134,6 +138,19 @@ def _train_among(
     return Run(folder.path, trust_remote_code=config.model.trust_remote_code)
 
 
+def _with_recipe(config: Config, examples: Examples, say: Say) -> Config:
+    """The settings of this run, those that were left to the recipe among them."""
+    if config.train.recipe == "course":
+        return config
+    from whet.engine.model import load_config
+
+    found = load_config(config.model.model, config.model)
+    width = int(getattr(found, "hidden_size", 0) or getattr(found, "dim", MINILM_WIDTH))
+    config, said = follow_recipe(config, len(examples.rows["train"]), examples.task, width)
+    say(said)
+    return config
+
+
 def _join(device: str) -> Ranks:
     """This process among those that were started with it; alone, torch is not needed to know that."""
     if not several_processes():
@@ -167,6 +184,8 @@ def rehearse(source: Any, config: Config, say: Say) -> None:
 
     available(config.run.report_to)
     examples, report = read_examples(source, config, say)
+    refuse_contrastive(config, examples.task)
+    config = _with_recipe(config, examples, say)
     job = make_job(make_tokens(config, examples, report, say), say)
     say(estimate(job).sentence())
 

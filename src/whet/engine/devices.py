@@ -134,7 +134,8 @@ def onednn_takes_bf16() -> bool:
     `ONEDNN_MAX_CPU_ISA` limits it; on ARM the answer is whether the processor itself multiplies bf16.
     """
     question: Any = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", bool)
-    return bool(torch.backends.mkldnn.is_available()) and bool(question())
+    onednn: Any = torch.backends.mkldnn
+    return bool(onednn.is_available()) and bool(question())
 
 
 def _is_x86() -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whet.data.batches import Order, pack, pad
 from whet.data.tokens import Tokens
-from whet.engine.losses import Loss
+from whet.engine.losses import Loss, has_pairs
 from whet.engine.packed import Layout, PackedModel, make_layout, why_not_packed
 from whet.engine.tensors import load_model_tensors
 
@@ -44,6 +44,9 @@ class Feed(Protocol):
 
     def weight(self, rows: Rows) -> float:
         """What the loss over these rows is divided by."""
+
+    def nothing_to_compare(self, rows: Rows) -> bool:
+        """Whether a contrastive loss was asked for and no two of these rows have the same class."""
 
 
 class Network:
@@ -82,6 +85,34 @@ class Network:
         if self._packed is not None and batch.layout is not None:
             return self._packed(batch.inputs, batch.layout)
         return self.model(**batch.inputs).logits  # type: ignore[no-any-return]
+
+    def logits_and_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logits, and of each row the hidden state that its head reads."""
+        kept: list[Tensor] = []
+
+        def keep(module: Any, args: Any, output: Any) -> None:
+            hidden = output[0] if isinstance(output, tuple) else output.last_hidden_state
+            kept.append(self._read_by_head(hidden, batch))
+
+        hook = self.model.base_model.register_forward_hook(keep)
+        try:
+            logits = self.logits(batch)
+        finally:
+            hook.remove()
+        return logits, kept[-1]
+
+    def _read_by_head(self, hidden: Tensor, batch: Batch) -> Tensor:
+        """[rows, width]: the first token, or what this model's head takes in its place."""
+        mask = batch.inputs.get("attention_mask")
+        if batch.layout is not None or mask is None:
+            return hidden[:, 0]
+        if getattr(self.model.config, "classifier_pooling", "cls") == "mean":
+            kept = mask[..., None].to(hidden.dtype)
+            return (hidden * kept).sum(dim=1) / kept.sum(dim=1)
+        if hasattr(self.model, "score"):  # a decoder: its head reads the last token
+            places = torch.arange(mask.shape[1], device=mask.device)
+            return hidden[torch.arange(len(mask), device=mask.device), (mask * places).argmax(dim=1)]
+        return hidden[:, 0]
 
     def collate(self, tokens: Tokens, rows: Rows) -> Batch:
         """Rows of a token table as this network likes them best."""
@@ -126,3 +157,6 @@ class TokenFeed:
     def weight(self, rows: Rows) -> float:
         assert self.tokens.labels is not None
         return self.loss.weight(self.tokens.labels[rows])
+
+    def nothing_to_compare(self, rows: Rows) -> bool:
+        return self.loss.contrastive > 0 and not has_pairs(np.asarray(self.tokens.labels)[rows])

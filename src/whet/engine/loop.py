@@ -209,6 +209,7 @@ def _step_record(state: State, stepper: Stepper, feed: Feed, rate: Rate, clock: 
         seconds=round(clock.seconds(), 3),
         rows_per_second=round(window.rows / max(clock.lap(), 1e-9), 2),
         memory_mb=round(peak_memory_mb(stepper.hardware.device), 1),
+        uncompared=window.uncompared,
     )
     window.clear()
     return record
@@ -240,6 +241,7 @@ def as_values(state: State, stepper: Stepper) -> dict[str, Any]:
             "grad_norm": float(window.grad_norm),
             "steps": window.steps,
             "rows": window.rows,
+            "uncompared": window.uncompared,
         },
         "micro_rows": stepper.micro_rows,
     }
@@ -253,4 +255,5 @@ def restore_values(values: dict[str, Any], state: State, stepper: Stepper) -> No
     window.loss.fill_(values["window"]["loss"])
     window.grad_norm.fill_(values["window"]["grad_norm"])
     window.steps, window.rows = values["window"]["steps"], values["window"]["rows"]
+    window.uncompared = values["window"].get("uncompared", 0)
     stepper.micro_rows = values["micro_rows"]

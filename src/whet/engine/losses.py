@@ -17,6 +17,11 @@ from torch import Tensor
 
 from whet.data.columns import Task
 
+TEMPERATURE = 0.1
+"""What similarities are divided by in the contrastive loss."""
+NEVER = -1e9
+"""The similarity of rows that must not be compared: finite, so that its gradient is zero and not NaN."""
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -25,10 +30,30 @@ class Loss:
     task: Task
     class_weights: tuple[float, ...] | None = None
     label_smoothing: float = 0.0
+    contrastive: float = 0.0
+    """The share of the supervised contrastive loss; the rest is the loss of the task."""
 
-    def total(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Sum over the rows, each with its class weight."""
-        return self.rows(logits, labels).sum()
+    def total(self, logits: Tensor, labels: Tensor, features: Tensor | None = None) -> Tensor:
+        """Sum over the rows, each with its class weight; `features` are compared where the loss is contrastive."""
+        rows = self.rows(logits, labels)
+        if not self.contrastive or features is None:
+            return rows.sum()
+        return self.mixed(rows, labels, features, torch.ones_like(rows))
+
+    def mixed(self, rows: Tensor, labels: Tensor, features: Tensor, share: Tensor) -> Tensor:
+        """Sum over rows, each times its share, of the task's loss mixed with the supervised contrastive one.
+
+        Rows with a share of zero are not there: nothing is compared with them. A row without another of its class in
+        this batch is left out of the contrastive half, whose mean over the others stands for all rows. Where no class
+        occurs twice, the task's loss is all there is. Whole batches of one process are compared, never across.
+        """
+        task = (rows * share).sum()
+        each, paired = contrastive_rows(features, labels, share > 0)
+        weights = _class_weights(self.class_weights, features.device)
+        mass = share if weights is None else share * weights[labels]
+        mean = (mass * each).sum() / (mass * paired).sum().clamp_min(1e-12)
+        contrastive = mean * mass.sum()
+        return torch.where(paired.any(), task + self.contrastive * (contrastive - task), task)
 
     def rows(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of each row, with its class weight."""
@@ -54,6 +79,27 @@ class Loss:
             return float("nan")
         rows = plain.rows(torch.tensor(logits), torch.tensor(labels))
         return float(rows.double().mean())
+
+
+def contrastive_rows(features: Tensor, labels: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+    """The supervised contrastive loss of each row, and which rows have another of their class to be compared with.
+
+    For each row: the mean over the other rows of its class of minus the logarithm of their share in a softmax over
+    the similarities with all other rows (Khosla 2020). Zero for rows without such a partner.
+    """
+    directions = F.normalize(features.float(), dim=-1, eps=1e-6)
+    itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    comparable = present[None, :] & present[:, None] & ~itself
+    similar = (directions @ directions.t() / TEMPERATURE).masked_fill(~comparable, NEVER)
+    positive = ((labels[:, None] == labels[None, :]) & comparable).to(similar.dtype)
+    count = positive.sum(dim=1)
+    likely = (F.log_softmax(similar, dim=1) * positive).sum(dim=1)
+    return -likely / count.clamp_min(1.0), count > 0
+
+
+def has_pairs(labels: np.ndarray[Any, Any]) -> bool:
+    """Whether some class occurs twice, so that there is something to compare."""
+    return len(np.unique(labels)) < len(labels)
 
 
 @cache

@@ -168,6 +168,9 @@ def _why_not_here(hardware: Hardware) -> str:
 def _loss_of(network: Network, loss: Loss) -> Any:
     def total(batch: Batch) -> Tensor:
         assert isinstance(batch.labels, torch.Tensor)
+        if loss.contrastive:
+            logits, features = network.logits_and_features(batch)
+            return loss.total(logits, batch.labels, features)
         return loss.total(network.logits(batch), batch.labels)
 
     return total

@@ -34,6 +34,8 @@ class Window:
     """The first step whose loss or gradients were not finite; -1 while there is none."""
     steps: int = 0
     rows: int = 0
+    uncompared: int = 0
+    """Batches in which the contrastive loss had no two rows of one class to compare."""
 
     @classmethod
     def empty(cls, device: torch.device) -> Window:
@@ -42,7 +44,7 @@ class Window:
 
     def clear(self) -> None:
         self.loss.zero_()
-        self.steps = self.rows = 0
+        self.steps = self.rows = self.uncompared = 0
 
 
 @dataclass
@@ -81,6 +83,7 @@ class Stepper:
         loss = torch.zeros((), device=self.hardware.device)
         for micro, (part, divisor) in enumerate(self.parts(rows, share, weight)):
             loss += self.backward(feed.batch(part), divisor, step=step, micro=micro)
+            self.window.uncompared += feed.nothing_to_compare(part)
         if self.synchronized is not None:
             # Every process divided by the weight of all rows: the sum is what one process would have computed.
             self.sum_gradients(self.synchronized, computed=len(share) > 0)

@@ -134,6 +134,9 @@ class DatasetFeed:
             self.items = count_items(self.collate(rows_of(self.dataset, rows.tolist())))
         return float(len(rows))
 
+    def nothing_to_compare(self, rows: Rows) -> bool:
+        return False  # the Trainer's loss is not contrastive
+
 
 @dataclass(frozen=True)
 class GroupedOrder(Order):

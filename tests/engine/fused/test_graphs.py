@@ -35,10 +35,17 @@ class Training:
     """Steps of a small model on random rows, with the loss of each."""
 
     def __init__(
-        self, precision: str, *, family: str = "bert", dropout: float = 0.0, rows: int = 8, ranks: Ranks = ALONE
+        self,
+        precision: str,
+        *,
+        family: str = "bert",
+        dropout: float = 0.0,
+        rows: int = 8,
+        ranks: Ranks = ALONE,
+        contrastive: float = 0.0,
     ) -> None:
         config = make_config({"batch_size": 8, "device": "cuda", "precision": precision}).train
-        tokens, loss = random_tokens(90), Loss(Task("binary", ("no", "yes")), None, 0.0)
+        tokens, loss = random_tokens(90), Loss(Task("binary", ("no", "yes")), None, 0.0, contrastive)
         model = small_model(family, width=128, layers=3, dropout=dropout)
         hardware = choose_hardware("cuda", precision)
         self.network, self.stepper = choose_path(model, loss, config, hardware, [tokens], ranks)
@@ -81,6 +88,13 @@ def test_flash_attention_takes_over_where_rows_are_long(monkeypatch: pytest.Monk
     eager = Training("float32").losses()
     monkeypatch.setattr(pieces_cuda, "fits", lambda *_: False)
     np.testing.assert_allclose(Training("bf16").losses(), eager, atol=0.03)
+
+
+@pytest.mark.parametrize("rows", [8, 3])
+def test_a_contrastive_loss_is_captured_too(rows: int) -> None:
+    replayed, eager = (Training(kind, rows=rows, contrastive=0.5) for kind in ("bf16", "float32"))
+    assert replayed.network.path == "fused"
+    np.testing.assert_allclose(replayed.losses(), eager.losses(), atol=0.05)
 
 
 def test_micro_batches_add_up_to_the_step() -> None:

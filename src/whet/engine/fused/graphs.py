@@ -108,6 +108,7 @@ class GraphStepper(FusedStepper):
             kind = self._kind(micro, len(parts))
             self._replay(self._prepared(shape, kind), kind, whole, real)
             self.pending = None  # the first replay has done it: a step that fails later must not do it again
+            self.window.uncompared += feed.nothing_to_compare(part)
         if self.synchronized is not None:
             self._sum_over_processes(self.synchronized, step, computed=len(parts) > 0)
         self.pending = (rate, *corrections(self.rule, step + 1))
@@ -300,7 +301,10 @@ class GraphStepper(FusedStepper):
         logits = head_logits(self.model, hidden[: share.shape[0]])
         if self.loss.task.kind in ("binary", "multiclass"):
             labels = labels.long()
-        loss = (self.loss.rows(logits, labels) * share).sum()
+        rows = self.loss.rows(logits, labels)
+        loss = (rows * share).sum()
+        if self.loss.contrastive:
+            loss = self.loss.mixed(rows, labels, hidden[: share.shape[0], 0], share)
         loss.backward()  # type: ignore[no-untyped-call]
         self.step_loss.copy_(loss.detach()) if first else self.step_loss.add_(loss.detach())
         if last:

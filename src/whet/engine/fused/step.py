@@ -87,12 +87,18 @@ class FusedNetwork(Network):
         return "fused"
 
     def logits(self, batch: Batch) -> Tensor:
+        return head_logits(self.model, self._hidden(batch))
+
+    def logits_and_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        hidden = self._hidden(batch)
+        return head_logits(self.model, hidden), hidden[:, 0]
+
+    def _hidden(self, batch: Batch) -> Tensor:
         training = self.model.training and torch.is_grad_enabled()
         self.settle()
         if training and self.device.type == "cpu":
             self.words_seen = max(self.words_seen, int(batch.inputs["input_ids"].max()) + 1)
-        hidden = self.encoder.first_hidden(self._inputs(batch), training=training, add=self.add)
-        return head_logits(self.model, hidden)
+        return self.encoder.first_hidden(self._inputs(batch), training=training, add=self.add)
 
     def collate(self, tokens: Tokens, rows: Rows) -> Batch:
         packed = pack(tokens, rows)
