@@ -208,7 +208,7 @@ def make_job(
     labels = prepared.labels("train")
     assert labels is not None
     weights = balanced_weights(task, labels) if train.class_weights == "balanced" else None
-    loss = Loss(task, weights, train.label_smoothing)
+    loss = Loss(task, weights, train.label_smoothing, train.contrastive)
     ranks = ranks or Ranks()
     tokens = prepared.tokens["train"]
     order = Order(

@@ -72,7 +72,7 @@ def wake(device: str) -> None:
             if (found := _device(device)).type == "cuda":
                 for dtype in (torch.bfloat16, torch.float32):  # loads the products, and starts the thread of backward
                     x = torch.zeros(16, 16, dtype=dtype, device=found, requires_grad=True)
-                    (x @ x).sum().backward()  # type: ignore[no-untyped-call]
+                    (x @ x).sum().backward()
                 know_compiler()
 
     threading.Thread(target=start, name="whet-wake", daemon=True).start()
@@ -152,7 +152,7 @@ def instruction_sets() -> str:
     """What torch computes with on this processor, in a few words: `AVX2, no bf16`."""
     native, _ = _native_bf16(torch.device("cpu"))
     bf16 = "native bf16" if native else "bf16 by detours" if onednn_takes_bf16() else "no bf16"
-    return f"{torch.backends.cpu.get_cpu_capability()}, {bf16}"  # type: ignore[no-untyped-call]
+    return f"{torch.backends.cpu.get_cpu_capability()}, {bf16}"
 
 
 def join_processes(device: str = "auto") -> Ranks:
