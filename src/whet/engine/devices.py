@@ -72,7 +72,7 @@ def wake(device: str) -> None:
             if (found := _device(device)).type == "cuda":
                 for dtype in (torch.bfloat16, torch.float32):  # loads the products, and starts the thread of backward
                     x = torch.zeros(16, 16, dtype=dtype, device=found, requires_grad=True)
-                    (x @ x).sum().backward()
+                    (x @ x).sum().backward()  # type: ignore[no-untyped-call]
                 know_compiler()
 
     threading.Thread(target=start, name="whet-wake", daemon=True).start()
