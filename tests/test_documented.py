@@ -16,7 +16,7 @@ from tests.test_faults import poisoned as poisoned  # a fixture
 from tests.test_faults import poisoned_source
 from whet.cli import main
 from whet.cli.root import root
-from whet.config import SECTIONS, SETTINGS
+from whet.config import RESERVED_VARIABLES, SECTIONS, SETTINGS, from_environment, make_config
 from whet.playground import train_arguments, write_rows
 
 ROOT = Path(__file__).parent.parent
@@ -25,8 +25,8 @@ PAGES = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
     if path.name != "log.md"  # what was measured with the flags of its day
 }
-FOREIGN = {"--max-restarts", "--num_machines", "--multi_gpu", "--cpu", "--requeue"}
-"""Flags of torchrun, accelerate and Slurm."""
+FOREIGN = {"--max-restarts", "--num_machines", "--num_processes", "--multi_gpu", "--cpu", "--requeue", "--half"}
+"""Flags of torchrun, accelerate, Slurm and of scripts beside the package."""
 
 # --- findings -------------------------------------------------------------------------------------------------------
 
@@ -40,6 +40,10 @@ PROVOKED: dict[str, tuple[Files, list[str]]] = {
     "near-leak": ({"train": [*ROWS, (SENTENCE, "bad")], "validation": [(f"{SENTENCE} today", "bad")]}, []),
     "near-duplicate": (
         {"train": [*ROWS, (SENTENCE, "bad"), (f"{SENTENCE} now", "bad")], "validation": [(text(901), "bad")]},
+        [],
+    ),
+    "unmeasured-label": (
+        {"train": labelled(120, ("bad", "fair", "good")), "validation": [(text(901), "bad"), (text(902), "good")]},
         [],
     ),
     "label-spelling": ({"train": labelled(120, ("bad", "good", "Good"))}, []),
@@ -79,7 +83,8 @@ def test_a_documented_finding_is_found(
 def flags_of(name: str) -> set[str]:
     command = root.get_command(click.Context(root), name)
     assert command is not None, f"there is no command {name}"
-    return {"--help"}.union(*(each.opts for each in command.params))
+    named = [each for each in command.params if isinstance(each, click.Option)]
+    return {"--help"}.union(*(each.opts for each in named))
 
 
 COMMANDS = root.list_commands(click.Context(root))
@@ -94,22 +99,40 @@ def test_a_documented_flag_exists(page: str) -> None:
     assert alone <= FLAGS | FOREIGN
 
 
-def tests_name(word: str) -> bool:
-    return any(re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", code) for code in TESTS)
-
-
 TESTS = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("*.py") if path != Path(__file__)]
+
+
+def is_tested(word: str) -> bool:
+    return any(re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", code) for code in TESTS)
 
 
 @pytest.mark.parametrize("flag", sorted(FLAGS - {"--help"}))
 def test_a_flag_is_named_by_a_test(flag: str) -> None:
-    assert tests_name(flag) or tests_name(flag[2:].replace("-", "_"))
+    assert is_tested(flag) or is_tested(flag.lstrip("-").replace("-", "_"))
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_setting_is_named_by_a_test(name: str) -> None:
     flag = SECTIONS[SETTINGS[name]].__dataclass_fields__[name].metadata["flag"]
-    assert tests_name(name) or (flag and tests_name(flag))
+    assert is_tested(name) or (flag and is_tested(flag))
+
+
+# --- environment variables ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_is_taken_from_the_environment(name: str) -> None:
+    default = SECTIONS[SETTINGS[name]].__dataclass_fields__[name].default
+    value = "8" if default in (None, ()) else str(default)
+    assert name in make_config(from_environment({f"WHET_{name.upper()}": value})).given
+
+
+def test_every_documented_variable_is_read_by_the_code() -> None:
+    named = {name for page in PAGES.values() for name in re.findall(r"WHET_[A-Z_]+", page)}
+    settings = {f"WHET_{name.upper()}" for name in SETTINGS}
+    assert named <= settings | RESERVED_VARIABLES
+    assert named >= RESERVED_VARIABLES, "a variable that nothing documents"
+    assert all(is_tested(name) for name in RESERVED_VARIABLES)
 
 
 # --- exit codes -----------------------------------------------------------------------------------------------------

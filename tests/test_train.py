@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import whet
+from whet.cli import main
 from whet.errors import DataError, EnvironmentFault, UsageError
 from whet.records import End, Evaluation, Start, without_timings
 from whet.runs.store import RunFolder
@@ -122,6 +123,20 @@ def test_patience_stops_early(source: Path, tiny_model_folder: Path) -> None:
     run = whet.fit(source, **settings(tiny_model_folder, learning_rate=1e-9, patience=1, evaluations=6))
     assert run.records[-1].reason == "patience"
     assert run.records[-1].step < run.records[0].total_steps
+
+
+def test_evaluations_come_every_so_many_steps(source: Path, tiny_model_folder: Path) -> None:
+    run = whet.fit(source, **settings(tiny_model_folder, eval_every=3, max_steps=7))
+    found = [record.step for record in run.records if isinstance(record, Evaluation) and record.split == "validation"]
+    assert found == [3, 6, 7]
+
+
+def test_a_dry_run_says_what_training_would_take_and_leaves_nothing(
+    source: Path, tiny_model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", str(source), "--model", str(tiny_model_folder), "--dry-run"]) == 0
+    assert "steps" in capsys.readouterr().err
+    assert not Path("runs").exists()
 
 
 def test_the_settings_of_a_run_are_written_out(run: whet.Run, tiny_model_folder: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from whet.cli import main
 from whet.errors import EnvironmentFault
 
 HEAD = """
@@ -115,3 +116,12 @@ def test_a_fault_of_ours_is_told_and_what_is_under_way_is_done() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "sent\n")
     assert done.stderr.splitlines()[-1] == "ValueError: ours"
+
+
+def test_the_traceback_of_an_error_is_shown_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for value, shown in (("", False), ("1", True)):
+        monkeypatch.setenv("WHET_DEBUG", value)
+        assert main(["check", "nowhere.csv"]) == 2
+        assert ("Traceback" in capsys.readouterr().err) is shown

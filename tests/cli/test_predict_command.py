@@ -155,3 +155,11 @@ def test_a_missing_output_folder_is_named(tmp_path: Path, capsys: pytest.Capture
 def test_an_empty_text_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "run", "--text", " "]) == 2
     assert "--text is empty" in capsys.readouterr().err
+
+
+def test_a_pair_column_is_read_under_its_own_name(model: str, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text("a,b\nyes,a drum\nyes,no iron\n")
+    columns = ["--text-column", "a", "--pair-column", "b"]
+    assert main(["predict", model, str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv"), *columns]) == 0
+    one, other = table(tmp_path / "out.csv")
+    assert one["p(bad)"] != other["p(bad)"]

@@ -66,3 +66,21 @@ def test_a_model_that_would_return_its_attention_can_be_saved(tiny_model_folder:
     loaded = load_model(str(tmp_path / "model"), Task("binary", ("no", "yes")), ModelConfig(), seed=1)
     save_model(loaded.model, None, tmp_path / "saved")
     assert (tmp_path / "saved" / "model.safetensors").is_file()
+
+
+def test_a_revision_is_the_one_that_is_loaded(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two revisions as the hub's client keeps them: one has another vocabulary size in its configuration."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    place = tmp_path / "models--someone--tiny"
+    for digit, revision, width in (("a", "main", 32), ("b", "older", 64)):
+        shutil.copytree(tiny_model_folder, place / "snapshots" / (digit * 40))
+        file = place / "snapshots" / (digit * 40) / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"hidden_size": width}))
+        (place / "refs").mkdir(exist_ok=True)
+        (place / "refs" / revision).write_text(digit * 40)
+    for revision, width in ((None, 32), ("older", 64)):
+        assert load_config("someone/tiny", ModelConfig(model="someone/tiny", revision=revision)).hidden_size == width
