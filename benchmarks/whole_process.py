@@ -57,7 +57,7 @@ trainer.save_model(folder + "/model")
 """
 
 LIBRARIES = """
-import datasets, sklearn.metrics, torch, whet.train
+import datasets, sklearn.metrics, torch, whet.training.run
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding
 from transformers import BertForSequenceClassification, Trainer, TrainingArguments
 if torch.cuda.is_available():

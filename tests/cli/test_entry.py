@@ -100,7 +100,7 @@ def test_a_thread_that_the_system_refuses_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from whet import cli
-    from whet.cli.root import root
+    from whet.cli.commands import root
 
     def refused(**given: Any) -> None:
         raise RuntimeError("can't start new thread")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.data_files import as_csv, labelled, write
 from whet.cli import main
-from whet.cli.root import COMMANDS, root
+from whet.cli.commands import COMMANDS, root
 
 SOURCE = Path(__file__).parent.parent.parent / "src" / "whet"
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")

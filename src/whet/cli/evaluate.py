@@ -27,8 +27,8 @@ def evaluate(run: str, source: str, trust_remote_code: bool | None, as_json: boo
         flags[name] = flags[name] or column
     config = resolve({**flags, "source": source}, None, ())
 
-    from whet.predict import load
-    from whet.scoring import evaluate_model
+    from whet.api import load
+    from whet.inference.evaluate import evaluate_model
 
     results = evaluate_model(load(run, trust_remote_code=bool(trust_remote_code)), source, config.data)
     if as_json:
@@ -50,7 +50,7 @@ def evaluate(run: str, source: str, trust_remote_code: bool | None, as_json: boo
 
 def _columns(run: str) -> dict[str, str]:
     """The names that the training data had, where the run knows them."""
-    from whet.runs.store import RunFolder
+    from whet.runs.folder import RunFolder
 
     if not (Path(run) / "data.json").is_file():
         return {}
