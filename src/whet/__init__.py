@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from whet.trainer.trainer import Trainer
 
 _PLACES = {
-    "fit": "whet.training.run",
-    "load": "whet.inference.predictor",
+    "fit": "whet.api",
+    "load": "whet.api",
     "Predictor": "whet.inference.predictor",
     "Prediction": "whet.inference.predictor",
     "Run": "whet.api",

@@ -15,12 +15,13 @@ import json, sys
 import numpy as np, torch
 from tests.conftest import random_tokens, small_model
 from whet.config import make_config
-from whet.data.batches import Order, share
-from whet.data.columns import Task
-from whet.engine.devices import choose_hardware, join_processes
-from whet.engine.feed import TokenFeed
+from whet.data.tokens.batches import Order, share
+from whet.task import Task
+from whet.utils.device import choose_hardware
+from whet.distributed.rendezvous import join_processes
+from whet.engine.network import TokenFeed
 from whet.engine.losses import Loss
-from whet.engine.paths import choose_path
+from whet.engine.dispatch import choose_path
 
 shard = sys.argv[1] == "shard"
 ranks = join_processes("cpu")

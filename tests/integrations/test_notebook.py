@@ -14,8 +14,8 @@ from whet.integrations.notebook import Figure, in_notebook
 CELL = """
 import sys
 sys.path.insert(0, {root!r})
-from whet.notebook import NotebookView, in_notebook
-from whet.runs.store import RunFolder
+from whet.integrations.notebook import NotebookView, in_notebook
+from whet.runs.folder import RunFolder
 assert in_notebook()
 view = NotebookView()
 for record in RunFolder.open({run!r}).records():

@@ -16,26 +16,27 @@ from whet.utils import hf_libraries as loading
 
 def said_by(script: str, **environment: str) -> list[str]:
     environment = {**os.environ, **environment}
+    script = f"from whet.utils import hf_libraries as loading\n{script}"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
     return run.stdout.split()
 
 
 def test_what_a_command_has_loaded_is_not_searched() -> None:
     script = (
-        "import gc; from whet import loading; loading.load_as_command(); loading.keep_what_is_loaded();"
+        "import gc; loading.load_as_command(); loading.keep_what_is_loaded();"
         "print(gc.get_freeze_count() > 0, gc.get_threshold() == loading.USUAL)"
     )
     assert said_by(script) == ["True", "True"]
 
 
 def test_in_a_process_of_somebody_else_nothing_is_set_aside() -> None:
-    script = "import gc; from whet import loading; loading.keep_what_is_loaded(); print(gc.get_freeze_count())"
+    script = "import gc; loading.keep_what_is_loaded(); print(gc.get_freeze_count())"
     assert said_by(script) == ["0"]
 
 
 def test_a_command_loads_without_looking() -> None:
     script = (
-        "import gc; from whet import cli, loading;"
+        "import gc; from whet.cli import app as cli;"
         "cli.main = lambda: print(gc.get_threshold() == loading.LOADING) or 0; cli.entry()"
     )
     assert said_by(script) == ["True"]
@@ -72,13 +73,13 @@ def test_a_command_loads_nothing_that_classifiers_never_use(tmp_path: Path) -> N
     for name in ("torchvision", "torchaudio", "librosa"):
         install(tmp_path / "site", name, "raise RuntimeError(__name__)")
     script = (
-        "import sys; from whet import loading; from whet.config import make_config; from whet.data.columns import Task;"
+        "import sys; from whet.config import make_config; from whet.task import Task;"
         "from whet.models.pretrained import load_model; loading.load_as_command();"
         f"load_model({str(tmp_path)!r}, Task('binary', ('no', 'yes')), make_config({{}}).model, seed=0);"
         "print(*[name for name in loading.NOT_FOR_CLASSIFIERS if name in sys.modules]);"
         "from transformers.utils import is_scipy_available; print(is_scipy_available())"
     )
-    found = said_by(script, PYTHONPATH=str(tmp_path / "site"))
+    found = said_by(script, PYTHONPATH=os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")]))
     assert found == ["True"]  # what asks later is told that it is there
 
 
@@ -123,7 +124,7 @@ def test_a_distribution_is_named_by_its_header(
 
 def test_a_command_has_transformers_ask_quickly_and_only_meanwhile() -> None:
     script = (
-        "from importlib import metadata; metadata.packages_distributions = None; from whet import loading;"
+        "from importlib import metadata; metadata.packages_distributions = None; "
         "loading.load_as_command(); from whet.models.pretrained import quiet\n"
         "with quiet(): print(metadata.packages_distributions)"
     )

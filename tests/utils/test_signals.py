@@ -131,7 +131,7 @@ def test_a_signal_while_a_command_starts_is_said_and_leaves_with_75(module: str,
 
 def test_a_second_signal_while_a_command_starts_leaves_at_once() -> None:
     code = (
-        "import os, signal; from whet.cli import leave_when_told\n"
+        "import os, signal; from whet.cli.app import leave_when_told\n"
         "leave_when_told()\n"
         "try:\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
@@ -147,9 +147,9 @@ def test_a_second_signal_while_a_command_starts_leaves_at_once() -> None:
 # Python forgets what passed through an exec at the next one: what is imported at the end must be loaded before.
 HEAD = """
 import sys, time, whet.cli.commands, whet.cli.processes
-from whet import cli
+from whet.cli import app as cli
 from whet.errors import Interrupted
-from whet.interrupts import Interrupts
+from whet.utils.signals import Interrupts
 
 def kill():
     exec("import os; os.kill(os.getpid(), 15)")
@@ -186,7 +186,7 @@ def test_a_signal_in_an_odd_place_is_heard(tmp_path: Path, door: str, what: str)
 
 IMPORTING = """
 import os, signal, sys, time
-from whet import cli
+from whet.cli import app as cli
 
 def hear(event, given):
     if event == "import" and given[0] == "torch.distributed" and not sent:
@@ -212,8 +212,8 @@ def test_a_signal_while_torch_is_imported_waits_for_its_end() -> None:
 
 ENDLESS = """
 import os, signal, sys, threading, time
-from whet import cli
-from whet.engine import model
+from whet.cli import app as cli
+from whet.models import pretrained as model
 
 def endless(*_, **__):
     print("loaded by", threading.current_thread().name, file=sys.stderr, flush=True)

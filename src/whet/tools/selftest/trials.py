@@ -162,7 +162,7 @@ class Laboratory:
         home = self._home("corruptions")
         checkpoints, result = self._killed_with_checkpoints(home, self.subjects[0]), home / "tally.json"
         arguments = (str(checkpoints[0].parent), str(home), count, self.chosen.randrange(2**32), str(result))
-        self.warm.call("whet.tools.selftest.tiny_run:corrupt_and_load", *arguments, folder=home)
+        self.warm.call("whet.tools.selftest.damage:corrupt_and_load", *arguments, folder=home)
         found: dict[str, dict[str, int]] = json.loads(result.read_text())
         shutil.rmtree(home)
         return found

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 device = sys.argv[1]
 if device == "cpu":
     from tests.engine.fused import interpreted
-from whet.engine.fused.short_attention import short_attention, short_attention_backward, sums_of_short_attention
+from whet.engine.fused.cuda.attention import short_attention, short_attention_backward, sums_of_short_attention
 
 torch.manual_seed(0)
 heads, width, seed = 2, 64, torch.tensor(2**40 + 12345, device=device)

@@ -47,12 +47,12 @@ jit.JITFunction.run = compile_only
 from tests.conftest import random_tokens, small_model
 from tests.engine.fused.interpreted import captured_path
 from whet.config import make_config
-from whet.data.batches import Order
-from whet.data.columns import Task
-from whet.engine.devices import choose_hardware
-from whet.engine.feed import TokenFeed
+from whet.data.tokens.batches import Order
+from whet.task import Task
+from whet.utils.device import choose_hardware
+from whet.engine.network import TokenFeed
 from whet.engine.losses import Loss
-from whet.engine.ranks import Ranks
+from whet.distributed.group import Ranks
 
 config = make_config({"batch_size": 8, "device": "cpu"}).train
 tokens, loss = random_tokens(16, longest=20), Loss(Task("binary", ("no", "yes")), None, 0.0)

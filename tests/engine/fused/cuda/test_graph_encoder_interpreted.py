@@ -22,11 +22,11 @@ warnings.simplefilter("ignore")  # a hash in a kernel overflows, as it should
 import numpy as np, torch
 import tests.engine.fused.interpreted
 from tests.conftest import random_tokens, small_model
-from whet.engine.devices import Hardware
+from whet.utils.device import Hardware
 from whet.engine.fused import pieces_cuda, replay
 from whet.engine.fused.encoder import Encoder
-from whet.engine.fused.families import shape_of
-from whet.engine.fused.step import FusedNetwork
+from whet.engine.fused.architectures import shape_of
+from whet.engine.fused.network import FusedNetwork
 
 replay.FEWEST_TOKENS, replay.MOST_ROWS = json.loads(sys.argv[1])
 torch.Tensor.record_stream = lambda *_: None

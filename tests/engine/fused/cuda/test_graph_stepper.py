@@ -155,8 +155,8 @@ import json
 import sys
 import torch.distributed as dist
 from tests.engine.fused.cuda.test_graph_stepper import Training
-from whet.data.batches import share
-from whet.engine.ranks import Ranks
+from whet.data.tokens.batches import share
+from whet.distributed.group import Ranks
 
 dist.init_process_group("gloo")
 ranks = Ranks(dist.get_rank(), dist.get_world_size())

@@ -27,13 +27,13 @@ import torch
 import torch.distributed as dist
 from tests.conftest import random_tokens, small_model
 from whet.config import make_config
-from whet.data.batches import Order, share
-from whet.data.columns import Task
-from whet.engine.devices import choose_hardware
-from whet.engine.feed import TokenFeed
-from whet.engine.loop import _step_within_memory
+from whet.data.tokens.batches import Order, share
+from whet.task import Task
+from whet.utils.device import choose_hardware
+from whet.engine.network import TokenFeed
+from whet.training.loop import _step_within_memory
 from whet.engine.losses import Loss
-from whet.engine.ranks import Ranks
+from whet.distributed.group import Ranks
 
 asked = json.loads(sys.argv[1])
 ranks = Ranks()
@@ -43,7 +43,7 @@ if "WORLD_SIZE" in os.environ:
 if asked["path"] == "captured":
     from tests.engine.fused.interpreted import captured_path as path
 else:
-    from whet.engine.paths import choose_path as path
+    from whet.engine.dispatch import choose_path as path
 config = make_config({"batch_size": 8, "device": "cpu"}).train
 hardware = choose_hardware("cpu", "bf16" if asked["path"] == "captured" else "float32")
 tokens, loss = random_tokens(16, longest=20), Loss(Task("binary", ("no", "yes")), None, 0.0)
