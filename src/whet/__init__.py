@@ -21,13 +21,12 @@ if TYPE_CHECKING:
     )
 
     from whet.api import Run, fit, load
+    from whet.engine.train_step import TrainStep
+    from whet.huggingface.trainer import Trainer
+    from whet.huggingface.training_arguments import TrainingArguments
+    from whet.huggingface.wrappers import AutoTokenizer, PaddingCollator, load_dataset
     from whet.inference.predictor import Prediction, Predictor
     from whet.metrics import load_metric
-    from whet.trainer.arguments import TrainingArguments
-    from whet.trainer.collators import PaddingCollator
-    from whet.trainer.names import AutoTokenizer, load_dataset
-    from whet.trainer.step import TrainStep
-    from whet.trainer.trainer import Trainer
 
 _PLACES = {
     "fit": "whet.api",
@@ -35,12 +34,12 @@ _PLACES = {
     "Predictor": "whet.inference.predictor",
     "Prediction": "whet.inference.predictor",
     "Run": "whet.api",
-    "Trainer": "whet.trainer.trainer",
-    "TrainingArguments": "whet.trainer.arguments",
-    "TrainStep": "whet.trainer.step",
-    "PaddingCollator": "whet.trainer.collators",
-    "AutoTokenizer": "whet.trainer.names",
-    "load_dataset": "whet.trainer.names",
+    "Trainer": "whet.huggingface.trainer",
+    "TrainingArguments": "whet.huggingface.training_arguments",
+    "TrainStep": "whet.engine.train_step",
+    "PaddingCollator": "whet.huggingface.wrappers",
+    "AutoTokenizer": "whet.huggingface.wrappers",
+    "load_dataset": "whet.huggingface.wrappers",
     "load_metric": "whet.metrics",
     # Right as they are in the libraries they come from.
     "AutoModelForSequenceClassification": "transformers",

@@ -44,3 +44,20 @@ def saved_task(config: Any) -> Task:
     if config.problem_type == "multi_label_classification":
         return Task("multilabel", labels)
     return Task("binary" if len(labels) == 2 else "multiclass", labels)
+
+
+def task_of(config: Any, labels: Any) -> Task | None:
+    """The task as the library's own models decide it: by problem_type, else by the labels; None for another one."""
+    outputs = getattr(config, "num_labels", None)
+    if outputs is None:
+        return None
+    problem = getattr(config, "problem_type", None)
+    if problem is None:
+        whole = labels is None or (labels.ndim == 1 and labels.dtype.kind in "iu")
+        problem = "regression" if outputs == 1 else f"{'single' if whole else 'multi'}_label_classification"
+    if problem == "regression":
+        return Task("regression", ()) if outputs == 1 else None
+    names = tuple(str(config.id2label.get(index, index)) for index in range(outputs))
+    if problem == "multi_label_classification":
+        return Task("multilabel", names)
+    return Task("binary" if outputs == 2 else "multiclass", names)

@@ -1,4 +1,4 @@
-"""A script with a Trainer, as people start it with torchrun or accelerate: FOLDER EPOCHS."""
+"""A script with a Trainer, as people start it with torchrun or accelerate: FOLDER EPOCHS [stock]."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import json
 import sys
 from pathlib import Path
 
+import transformers
+
 from tests.conftest import small_model
-from tests.trainer.made import make_rows
-from whet import Trainer, TrainingArguments
+from tests.huggingface.made import make_rows, padding_tokenizer
+from whet import DataCollatorWithPadding, Trainer, TrainingArguments
 
 folder, epochs = Path(sys.argv[1]), float(sys.argv[2])
 args = TrainingArguments(
@@ -22,11 +24,21 @@ args = TrainingArguments(
     use_cpu=True,
     bf16=False,
 )
-trainer = Trainer(
-    small_model(seed=args.process_index), args, train_dataset=make_rows(37), eval_dataset=make_rows(11, seed=1)
+kind = transformers.Trainer if "stock" in sys.argv else Trainer
+trainer = kind(
+    small_model(seed=args.process_index),
+    args,
+    DataCollatorWithPadding(padding_tokenizer()),
+    train_dataset=make_rows(37),
+    eval_dataset=make_rows(11, seed=1),
 )
 trainer.train()
 metrics = trainer.evaluate()
 found = trainer.predict(make_rows(13, seed=2))
-told = {"eval_loss": metrics["eval_loss"], "predictions": found.predictions.tolist(), "steps": trainer.state.max_steps}
+told = {
+    "eval_loss": metrics["eval_loss"],
+    "predictions": found.predictions.tolist(),
+    "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+    "path": getattr(trainer, "path", ""),
+}
 (folder / f"rank-{args.process_index}.json").write_text(json.dumps(told))

@@ -11,10 +11,10 @@ import torch
 
 import whet
 from tests.conftest import small_model
-from tests.trainer.made import make_trainer
+from tests.huggingface.made import make_trainer
 from whet.config import make_config
+from whet.engine.notices import WhetNotice
 from whet.tools.selftest.tiny_run import write_rows
-from whet.trainer.notices import WhetNotice
 from whet.training.run import rehearse
 from whet.utils import device as devices
 from whet.utils.device import choose_hardware, wake

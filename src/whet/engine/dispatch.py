@@ -34,12 +34,15 @@ def choose_path(
     tokens: Sequence[Tokens],
     ranks: Ranks = ALONE,
     order: Order | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    every_word: bool = False,
 ) -> tuple[Network, Stepper]:
     """A network and the stepper that trains it.
 
-    `tokens` are all the rows it will ever see, the ones to train on first; `order` is theirs.
+    `tokens` are all the rows it will ever see, the ones to train on first; `order` is theirs. `optimizer` is used
+    where the path does not write its update out itself; with `every_word` it trains the whole vocabulary.
     """
-    network, stepper = _choose_path(model, loss, config, hardware, tokens, ranks, order)
+    network, stepper = _choose_path(model, loss, config, hardware, tokens, ranks, order, optimizer, every_word)
     if ranks.world > 1:
         stepper.rank, stepper.synchronized = ranks.rank, ranks.sum_in_place
     return network, stepper
@@ -53,6 +56,8 @@ def _choose_path(
     tokens: Sequence[Tokens],
     ranks: Ranks,
     order: Order | None,
+    optimizer: torch.optim.Optimizer | None,
+    every_word: bool,
 ) -> tuple[Network, Stepper]:
     if config.shard:
         return _sharded(model, loss, config, hardware, ranks)
@@ -63,7 +68,7 @@ def _choose_path(
 
         # Only an update on the CPU, alone and without decay, passes over words that it has not met yet.
         alone = hardware.device.type == "cpu" and config.weight_decay == 0 and ranks.world == 1
-        used = used_ids(tokens, model.config.vocab_size, order if alone else None)
+        used = None if every_word else used_ids(tokens, model.config.vocab_size, order if alone else None)
         room = (config.batch_size, most_tokens(tokens[0], config.batch_size))
         fused = FusedNetwork(model, hardware, used, decay=config.weight_decay > 0, seed=config.seed, most=room)
         if hardware.device.type == "cuda":
@@ -74,7 +79,8 @@ def _choose_path(
         return fused, FusedStepper(fused, _loss_of(fused, loss), config, hardware)
     network = Network(model, hardware.device)
     network.why = "; ".join(filter(None, (reason, network.why_padded)))
-    return network, Stepper(**_stepper_settings(network, loss, config, hardware))
+    settings = _stepper_settings(network, loss, config, hardware)
+    return network, Stepper(**settings | ({"optimizer": optimizer} if optimizer is not None else {}))
 
 
 def _sharded(model: Any, loss: Loss, config: TrainConfig, hardware: Hardware, ranks: Ranks) -> tuple[Network, Stepper]:

@@ -104,8 +104,8 @@ class PackedModel:
         self.model = model
         self.shift = model.config.pad_token_id + 1 if model.config.model_type in SHIFTED_POSITIONS else 0
         encoder = getattr(model.base_model, ENCODER_MODULES[model.config.model_type])
-        if _keep_first_tokens not in encoder._forward_hooks.values():  # once, however often the model is taken up
-            encoder.register_forward_hook(_keep_first_tokens)
+        if keep_first_tokens not in encoder._forward_hooks.values():  # once, however often the model is taken up
+            encoder.register_forward_hook(keep_first_tokens)
 
     def __call__(self, inputs: dict[str, Tensor], layout: Layout) -> Tensor:
         """Logits, one row each."""
@@ -129,7 +129,7 @@ def _using(config: Any, layout: Layout) -> Iterator[None]:
 _layouts: list[Layout] = []
 
 
-def _keep_first_tokens(module: Any, args: Any, output: Any) -> Any:
+def keep_first_tokens(module: Any, args: Any, output: Any) -> Any:
     """[1, tokens, width] becomes [rows, 1, width]: what every head reads as `hidden[:, 0]`."""
     if not _layouts:
         return None

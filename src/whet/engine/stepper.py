@@ -67,6 +67,8 @@ class Stepper:
     """Sums tensors over processes in place, where there are several."""
     varying: bool = False
     """Whether a step may use other parameters than the first one did: then processes ask each other every time."""
+    groups: Sequence[tuple[Rows, float]] = field(default=(), init=False)
+    """The rows of the next step with divisors of their own, where its loss is not one mean over all of them."""
     parameters: list[Tensor] = field(init=False)
     window: Window = field(init=False)
     _trained: list[Tensor] | None = field(default=None, init=False)
@@ -94,7 +96,8 @@ class Stepper:
 
     def parts(self, rows: Rows, share: Rows, weight: float) -> Sequence[tuple[Rows, float]]:
         """The micro-batches of this process, each with what its loss is divided by."""
-        return [(part, weight) for part in split(share, self.micro_rows)]
+        groups = self.groups or [(share, weight)]
+        return [(part, divisor) for group, divisor in groups for part in split(group, self.micro_rows)]
 
     def sum_gradients(self, summed: Callable[[Sequence[Tensor]], None], *, computed: bool) -> None:
         """Gradients over all processes; one that had no row to compute takes part with zeros."""

@@ -70,9 +70,12 @@ class Wandb:
     def open(self, settings: Mapping[str, Any]) -> None:
         import wandb
 
-        mode = os.environ.get("WANDB_MODE") or ("online" if self._has_key() else "offline")
         self.run: Any = wandb.init(
-            project=self.project, name=self.name, config=dict(settings), mode=mode, settings=wandb.Settings(silent=True)
+            project=self.project,
+            name=self.name,
+            config=dict(settings),
+            mode=wandb_mode(),
+            settings=wandb.Settings(silent=True),
         )
 
     def log(self, step: int, values: Values) -> None:
@@ -81,16 +84,19 @@ class Wandb:
     def close(self) -> None:
         self.run.finish()
 
-    @staticmethod
-    def _has_key() -> bool:
-        import netrc
 
-        if os.environ.get("WANDB_API_KEY"):
-            return True
-        try:
-            return netrc.netrc().authenticators("api.wandb.ai") is not None
-        except (OSError, netrc.NetrcParseError):
-            return False
+def wandb_mode() -> str:
+    """What WANDB_MODE asks for; else online only with a stored key, because wandb would ask for one."""
+    import netrc
+
+    if asked := os.environ.get("WANDB_MODE"):
+        return asked
+    if os.environ.get("WANDB_API_KEY"):
+        return "online"
+    try:
+        return "offline" if netrc.netrc().authenticators("api.wandb.ai") is None else "online"
+    except (OSError, netrc.NetrcParseError):
+        return "offline"
 
 
 class Mlflow:

@@ -60,7 +60,7 @@ def train(
             return
         epoch, index = divmod(state.step, feed.order.steps_per_epoch)
         rows = feed.order.batch(epoch, index)
-        yield from _step_within_memory(
+        yield from step_within_memory(
             state.step, stepper, partial(stepper, state.step, feed, rows, share(rows, rank, world), rate(state.step))
         )
         state.step += 1
@@ -111,8 +111,8 @@ def _over(state: State, plan: Plan) -> str:
     return "finished" if state.step >= plan.total_steps else ""
 
 
-def _step_within_memory(step: int, stepper: Stepper, take: Callable[[], None]) -> Iterator[Finding]:
-    """Out of memory: half the micro-batch, the same step again. The effective batch stays what it was."""
+def step_within_memory(step: int, stepper: Stepper, take: Callable[[], None]) -> Iterator[Finding]:
+    """Take a step; out of memory: half the micro-batch, the same step again. The effective batch stays what it was."""
     while True:
         try:
             take()

@@ -150,3 +150,32 @@ def _list_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
         lengths = np.array([len(cell) if cell.ndim else -1 for cell in cells], np.int64)
         columns[name] = np.concatenate([np.atleast_1d(cell) for cell in cells]), lengths
     return columns
+
+
+def widths_and_labels(rows: Any) -> tuple[NDArray[np.int64], str]:
+    """The length of each row as it was given, padding included, and the type of its label.
+
+    The type is `int`, `float`, `floats` for a list of them, `none` where there are no labels, or another word.
+    """
+    if not hasattr(rows, "with_format"):
+        name = next((name for name in LABELS if name in rows[0]), None)
+        kinds = {_kind_of(row[name]) for row in rows} if name else {"none"}
+        return np.array([len(row["input_ids"]) for row in rows]), kinds.pop() if len(kinds) == 1 else "mixed"
+    import pyarrow.compute as pc
+
+    column = rows.select_columns(["input_ids"]).with_format("arrow")[:]["input_ids"]
+    widths = pc.list_value_length(column).to_numpy().astype(np.int64)
+    name = next((name for name in LABELS if name in rows.column_names), None)
+    if name is None:
+        return widths, "none"
+    feature = rows.features[name]
+    inner = getattr(feature, "feature", None)
+    dtype = str(getattr(feature if inner is None else inner, "dtype", ""))
+    kind = "int" if dtype.startswith(("int", "uint")) else "float" if dtype.startswith(("float", "double")) else dtype
+    return widths, kind if inner is None else f"{kind}s"
+
+
+def _kind_of(value: Any) -> str:
+    array = np.asarray(value)
+    kind = {"i": "int", "f": "float"}.get(array.dtype.kind, str(array.dtype))
+    return kind if array.ndim == 0 else f"{kind}s"

@@ -149,6 +149,12 @@ class FlatModel:
         self.write_back()
         self.named[self.word].data = self.named[self.word].data.to(self.device)
 
+    def release(self) -> None:
+        """Every parameter gets memory of its own again; what was trained stays."""
+        self.hand_back()
+        for parameter in self.named.values():
+            parameter.data, parameter.grad = parameter.data.clone(), None
+
     def read_in(self) -> None:
         """The inverse: after weights were loaded into the module."""
         if len(self.used) < self.named[self.word].shape[0]:

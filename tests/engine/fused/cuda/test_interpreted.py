@@ -31,7 +31,7 @@ from whet.data.tokens.batches import Order, share
 from whet.task import Task
 from whet.utils.device import choose_hardware
 from whet.engine.network import TokenFeed
-from whet.training.loop import _step_within_memory
+from whet.training.loop import step_within_memory
 from whet.engine.losses import Loss
 from whet.distributed.group import Ranks
 
@@ -74,7 +74,7 @@ if asked["rehearsed"]:
 for step, count in enumerate(asked["rows"]):
     rows = order.at(step)[:count]
     take = partial(stepper, step, feed, rows, share(rows, ranks.rank, ranks.world), 2e-3)
-    for finding in _step_within_memory(step, stepper, take):
+    for finding in step_within_memory(step, stepper, take):
         print(finding.sentence, file=sys.stderr)
     losses.append(float(stepper.window.loss))
     stepper.window.clear()

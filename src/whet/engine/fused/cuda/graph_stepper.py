@@ -102,10 +102,10 @@ class GraphStepper(FusedStepper):
 
     def __call__(self, step: int, feed: Feed, rows: Rows, share: Rows, rate: float) -> None:
         weight = feed.weight(rows)
-        parts = split(share, self.micro_rows)
+        parts = self.parts(rows, share, weight)
         self.model.train()
-        for micro, part in enumerate(parts):
-            shape, whole, real = self._filled(feed, part, step, micro, weight)
+        for micro, (part, divisor) in enumerate(parts):
+            shape, whole, real = self._filled(feed, part, step, micro, divisor)
             kind = self._kind(micro, len(parts))
             self._replay(self._prepared(shape, kind), kind, whole, real)
             self.pending = None  # the first replay has done it: a step that fails later must not do it again

@@ -1,0 +1,455 @@
+"""The engine in the place of the library's step: an epoch, what is kept in step with it, and evaluation."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import optimization
+from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify_detensorize
+
+from whet.config import TrainConfig
+from whet.data.tokens.batches import Order
+from whet.data.tokens.table import Tokens
+from whet.engine.dispatch import choose_path, used_ids
+from whet.engine.logits import compute_logits
+from whet.engine.losses import Loss
+from whet.engine.network import Network, TokenFeed
+from whet.errors import Diverged
+from whet.huggingface.checkpoints import read_notes
+from whet.huggingface.fast_path import of_model, padded_width, plain_optimizer, table_of, users
+from whet.task import PROBLEM_TYPES, task_of
+from whet.training.loop import step_within_memory
+from whet.utils.device import Hardware
+
+NOWHERE = "/nonexistent/whet-hand-over"
+"""Names no checkpoint: by its own way to resume the library goes on in the middle of an epoch."""
+STEP_EVENTS = ("on_step_begin", "on_step_end")
+FLAGS = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
+RARE_EVENTS = ("on_epoch_begin", "on_epoch_end", "on_log", "on_evaluate", "on_save", "on_predict")
+LATER = tuple(
+    kind for kind in (torch.optim.lr_scheduler.ReduceLROnPlateau, getattr(optimization, "GreedyLR", None)) if kind
+)
+"""Schedules that move with evaluations and not with steps."""
+
+
+def hardware_of(trainer: Any) -> Hardware:
+    """The device and the precision that the library has chosen."""
+    bf16 = trainer.accelerator.mixed_precision == "bf16"
+    device = trainer.args.device
+    if device.type == "cpu":
+        device = torch.device("cpu")  # of several processes each has its "cpu:0", to which torch would copy tensors
+    return Hardware(device, "bf16" if bf16 else "float32", "as the TrainingArguments say")
+
+
+def loss_of(trainer: Any, tokens: Tokens) -> Loss:
+    """The loss that the library's model computes for these labels, smoothed where the Trainer smooths it."""
+    task = task_of(trainer.model.config, tokens.labels)
+    assert task is not None
+    smoother = trainer.label_smoother
+    return Loss(task, None, 0.0 if smoother is None else smoother.epsilon)
+
+
+class Fast:
+    """What trains in the place of the library's forward, backward, clipping and update."""
+
+    def __init__(self, trainer: Any, loader: Any) -> None:
+        self.trainer, self.model, args = trainer, trainer.model, trainer.args
+        self.table = table_of(trainer, loader.dataset)
+        tokens, config = self.table.tokens, trainer.model.config
+        self.optimizer, self.hardware, self.loss = (
+            plain_optimizer(trainer),
+            hardware_of(trainer),
+            loss_of(trainer, tokens),
+        )
+        if config.problem_type is None and trainer.label_smoother is None:
+            config.problem_type = PROBLEM_TYPES[self.loss.task.kind]  # the model's own forward notes it down, too
+        callbacks = trainer.callback_handler.callbacks
+        self.observed, self.told = users(callbacks, *STEP_EVENTS), users(callbacks, *RARE_EVENTS)
+        group = max(self.optimizer.param_groups, key=lambda each: each["weight_decay"])
+        self.rule = (tuple(group["betas"]), group["eps"], group["weight_decay"])
+        size = trainer._train_batch_size
+        settings = TrainConfig(
+            batch_size=size,
+            weight_decay=group["weight_decay"],
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            epsilon=group["eps"],
+            clip=max(0.0, args.max_grad_norm or 0.0),
+            seed=args.seed,
+        )
+        seen = [tokens, *trainer._evaluation_tokens()]
+        # Only a GPU asks for the order: how few tokens a random batch will have.
+        kind = "random" if args.train_sampling_strategy == "random" else "sequential"
+        order = Order(len(tokens), size * args.world_size, args.seed, kind)  # type: ignore[arg-type]
+        self.network, self.stepper = choose_path(
+            self.model,
+            self.loss,
+            settings,
+            self.hardware,
+            seen,
+            trainer.ranks,
+            order if self.hardware.device.type == "cuda" else None,
+            optimizer=self.optimizer,
+            every_word=self.observed or self._has_other_moments(seen),
+        )
+        self.flat: Any = getattr(self.network, "flat", None)
+        self.feed = TokenFeed(tokens, order, self.network, self.loss)
+        self.size = self.model.num_parameters(exclude_embeddings=True)
+        self.places = self._places()
+        self.updates = max((int(state["step"]) for state in self.optimizer.state.values() if state), default=0)
+        self.offset = trainer.state.global_step - self.updates
+        if self.flat is not None:
+            self._read_moments()
+
+    # In and out --------------------------------------------------------------------------------------
+
+    def _has_other_moments(self, seen: list[Tokens]) -> bool:
+        """Whether rows of the word embedding that this data does not use are still moving."""
+        word = self.model.get_input_embeddings().weight
+        state = self.optimizer.state.get(word)
+        if not state:
+            return False
+        rest = np.setdiff1d(np.arange(word.shape[0]), used_ids(seen, word.shape[0]))
+        return any(bool(state[kind][torch.from_numpy(rest)].any()) for kind in ("exp_avg", "exp_avg_sq"))
+
+    def _read_moments(self) -> None:
+        """Moments of a checkpoint, or of an earlier call of `train`."""
+        names = {id(parameter): name for name, parameter in self.flat.named.items()}
+        moments = self.flat.moments()
+        for parameter, state in self.optimizer.state.items():
+            if not state:
+                continue
+            name = names[id(parameter)]
+            for kind in ("exp_avg", "exp_avg_sq"):
+                values = state[kind]
+                rows = values[torch.from_numpy(self.flat.used)] if name == self.flat.word else values
+                moments[f"{name}:{kind}"].copy_(rows)
+        self.network.words_seen = self.flat.words_with_moments()  # type: ignore[attr-defined]
+
+    def write_weights(self) -> None:
+        """The module gets its current weights, and the engine those that a callback has put there meanwhile."""
+        self.take_back()
+        self.network.hand_back()
+
+    def lend(self) -> None:
+        """Let callbacks have the module: they may change its weights until the engine takes them back."""
+        self.write_weights()
+        self._lent = True
+
+    def take_back(self) -> None:
+        """Read the weights from the module, if callbacks have it; they keep it until the next step."""
+        if self._lent and self.flat is not None:
+            self.flat.read_in()
+
+    _lent = False
+
+    def write_state(self) -> None:
+        """torch's optimizer gets the state that it would have had; moments stay views of the engine's."""
+        self.write_weights()
+        if self.flat is None:
+            return
+        moments = self.flat.moments()
+        for name, parameter in self.flat.named.items():
+            state = {"step": torch.tensor(float(self.updates), device=self._device_of_steps())}
+            for kind in ("exp_avg", "exp_avg_sq"):
+                values = moments[f"{name}:{kind}"]
+                if name == self.flat.word and len(self.flat.used) < parameter.shape[0]:
+                    whole = torch.zeros_like(parameter).detach()
+                    whole[torch.from_numpy(self.flat.used)] = values
+                    values = whole
+                state[kind] = values
+            if self.updates:
+                self.optimizer.state[parameter] = state
+
+    def _device_of_steps(self) -> torch.device:
+        """torch's fused AdamW counts on the device, its other kinds on the host."""
+        fused = self.optimizer.param_groups[0].get("fused") or self.optimizer.param_groups[0].get("capturable")
+        return self.hardware.device if fused else torch.device("cpu")
+
+    def leave(self) -> None:
+        """Everything as the library's loop would have left it; every tensor owns its memory again."""
+        self.write_state()
+        if self.flat is not None:
+            self.flat.release()
+            for state in self.optimizer.state.values():
+                state.update({kind: state[kind].clone() for kind in ("exp_avg", "exp_avg_sq") if kind in state})
+        if hasattr(self.optimizer, "found_inf"):
+            del self.optimizer.found_inf  # the engine's flag on the device; torch's own step would read it
+
+    # A step ------------------------------------------------------------------------------------------
+
+    def step(self, parts: list[Any], divisors: list[float], rate: float) -> None:
+        """One update by the rows of all micro-batches."""
+        self.take_back()
+        self._lent = False
+        self.stepper.groups = list(zip(parts, divisors, strict=True))
+        rows = np.concatenate(parts)
+        take = partial(self.stepper, self.updates, self.feed, rows, rows, rate)
+        with own_randomness(self.hardware.device):
+            for finding in step_within_memory(self.updates, self.stepper, take):
+                self.trainer._on_finding(finding)
+        self.updates += 1
+        if self.hardware.device.type == "cpu":
+            self.require_finite()  # free of cost where there is no queue to wait for
+
+    def require_finite(self) -> None:
+        """Stop before weights that are not finite are logged, measured or saved."""
+        if int(self.stepper.window.first_bad) >= 0:
+            step = int(self.stepper.window.first_bad) + 1 + self.offset
+            raise Diverged(
+                f"The loss or its gradient stopped being finite at step {step}; the weights stay as before it.",
+                "Try a tenth of the learning_rate, warmup_steps=0.1 and max_grad_norm=1.0.",
+            )
+
+    def drain(self, total: torch.Tensor) -> None:
+        """Move the losses since the last log into the Trainer's own sum."""
+        times = self.trainer.accelerator.gradient_accumulation_steps  # above 1 up to 5.5.3: backward divides by it
+        total += (self.stepper.window.loss * times).to(total)
+        self.stepper.window.clear()
+
+    def divisors(self, parts: list[Any]) -> list[float]:
+        """What the library divides the sum of losses of each micro-batch by; it has changed this several times."""
+        trainer, world = self.trainer, self.trainer.args.world_size
+        again = trainer.accelerator.gradient_accumulation_steps
+        # Each process multiplies its loss by their number, and the mean of the gradients divides by it again.
+        shared = world > 1 and trainer.args.average_tokens_across_devices and trainer.model_accepts_loss_kwargs
+        processes = 1 if shared else world
+        smoother = inspect.signature(type(trainer.label_smoother).__call__).parameters if trainer.label_smoother else ()
+        if "num_items_in_batch" in smoother and trainer.model_accepts_loss_kwargs:  # since 5.15: by all labels
+            rows = sum(map(len, parts)) * (world if trainer.args.average_tokens_across_devices else 1)
+            return [float(rows * again * processes)] * len(parts)
+        scaled = getattr(trainer, "loss_is_scaled_for_ga", None)  # since 5.14
+        scaled = trainer.model_accepts_loss_kwargs if scaled is None else scaled
+        return [float(len(rows) * (1 if scaled else len(parts)) * again * processes) for rows in parts]
+
+    def changed(self, *, looked_at: bool) -> str:
+        """What a callback or a schedule has done that the engine does not follow."""
+        groups = self.optimizer.param_groups
+        if len({float(group["lr"]) for group in groups}) > 1:
+            return "the optimizer's groups have different rates"
+        rules = {(tuple(group["betas"]), group["eps"]) for group in groups}
+        if rules != {self.rule[:2]} or max(group["weight_decay"] for group in groups) != self.rule[2]:
+            return "the optimizer's settings have changed"
+        if not looked_at:
+            return ""  # looking over a model takes milliseconds: only where a callback may have changed it
+        return of_model(self.model) or ("" if self.places == self._places() else "weights have another place")
+
+    def _places(self) -> list[tuple[int, bool]]:
+        return [(each.data_ptr(), each.requires_grad) for each in self.model.parameters()]
+
+    def count(self, rows: Any) -> None:
+        """Floating point operations and tokens of a micro-batch, as the collator would have padded it."""
+        trainer = self.trainer
+        tokens = len(rows) * padded_width(trainer.data_collator, self.table.widths[rows])
+        trainer.current_flos += 6.0 * tokens * self.size
+        counted = trainer.args.include_num_input_tokens_seen
+        if counted != "no":
+            found = tokens if counted == "all" else int(self.table.tokens.lengths[rows].sum())
+            every = trainer.accelerator.gather(torch.tensor(found, device=trainer.args.device))
+            trainer.state.num_input_tokens_seen += every.sum().item()
+
+    def knows(self, tokens: Tokens) -> bool:
+        """Whether the network in training has rows of the embedding for all of these tokens."""
+        return self.flat is None or bool((self.flat.new_id[tokens.ids] >= 0).all())
+
+
+@contextmanager
+def own_randomness(device: torch.device) -> Iterator[None]:
+    """The engine seeds torch's generators at every step; what others draw must not depend on that."""
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    before = [generator.get_state() for generator in generators]
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, before, strict=True):
+            generator.set_state(state)
+
+
+def draw_as_a_loader() -> None:
+    """Draw the number that `iter()` of a DataLoader draws: then torch's generator goes on as in the library's loop."""
+    torch.empty((), dtype=torch.int64).random_()
+
+
+class FastEpoch:
+    """One call of `_run_epoch`: the same rows, events, counters and logs, and the engine's arithmetic."""
+
+    def __init__(self, trainer: Any, fast: Fast, given: dict[str, Any]) -> None:
+        self.trainer, self.fast, self.given = trainer, fast, given
+        self.epoch, self.in_epoch = given["epoch"], given["steps_in_epoch"]
+        self.done = 0
+        self.grad_norm: Any = None
+        self.rate: Any = None
+        self.looked_at = False
+        """Whether a user's callback had the model in its hands since the last step."""
+
+    def run(self) -> str:
+        """Empty at the end of the epoch, else the reason why the library's loop must go on from `done` batches."""
+        trainer, fast, args = self.trainer, self.fast, self.trainer.args
+        batches = self._batches()
+        while self.done < self.in_epoch:
+            parts = [np.asarray(rows, np.int64) for rows in islice(batches, args.gradient_accumulation_steps)]
+            if not parts:
+                break
+            trainer.current_gradient_accumulation_steps = len(parts)
+            trainer.accelerator.gradient_state._set_sync_gradients(True)
+            self._event("on_step_begin")
+            for _ in parts[:-1]:
+                self._event("on_substep_end")
+            if self._stopped():  # the library breaks off without an update, too
+                break
+            self._step(parts)
+            if self._stopped():
+                break
+            if self.done < self.in_epoch and (reason := fast.changed(looked_at=self.looked_at)):
+                return reason
+        self._event("on_epoch_end")
+        self._flow()
+        return ""
+
+    def _batches(self) -> Iterator[Any]:
+        """Rows of this epoch's batches by the library's own sampler, from where a resumed run has stopped."""
+        trainer, given, loader = self.trainer, self.given, self.given["train_dataloader"]
+        resumed = given["resume_from_checkpoint"] if self.epoch == given["epochs_trained"] else None
+        skip = 0 if trainer.args.ignore_data_skip else given["steps_trained_in_current_epoch"]
+        if resumed is not None and given["steps_trained_in_current_epoch"] == 0:
+            trainer._load_rng_state(resumed)
+        elif resumed is not None and skip and (notes := read_notes(resumed)) is not None:
+            torch.set_rng_state(notes.generator)  # a sampler by length draws from torch's generator
+        self.before = torch.get_rng_state()
+        trainer._epoch_generator = self.before
+        loader.set_epoch(self.epoch)
+        inner: Any = getattr(loader.batch_sampler, "batch_sampler", None)
+        if hasattr(inner, "set_epoch"):
+            inner.set_epoch(self.epoch)
+        draw_as_a_loader()
+        batches: Iterator[Any] = iter(loader.batch_sampler)
+        if resumed is not None and skip:
+            self.done = sum(1 for _ in islice(batches, skip))
+            trainer._load_rng_state(resumed)
+        return batches
+
+    def _step(self, parts: list[Any]) -> None:
+        trainer, fast = self.trainer, self.fast
+        fast.step(parts, fast.divisors(parts), float(fast.optimizer.param_groups[0]["lr"]))
+        for rows in parts:
+            fast.count(rows)
+        self.grad_norm = fast.stepper.window.grad_norm
+        self._event("on_pre_optimizer_step")
+        self._event("on_optimizer_step")
+        self.rate = trainer._get_learning_rate()
+        if not isinstance(trainer.lr_scheduler, LATER):
+            trainer.optimizer._opt_called = True  # else torch warns that the schedule went first
+            trainer.lr_scheduler.step()
+        self.done += len(parts)
+        trainer.state.global_step += 1
+        trainer.state.epoch = self.epoch + self.done / self.in_epoch
+        self._event("on_step_end")
+        self._flow()
+
+    def _event(self, name: str) -> None:
+        trainer, fast = self.trainer, self.fast
+        if (fast.observed and name in STEP_EVENTS) or (fast.told and name == "on_epoch_end"):
+            fast.lend()
+        trainer.control = getattr(trainer.callback_handler, name)(trainer.args, trainer.state, trainer.control)
+        if name == "on_step_end" and trainer.ranks.world > 1:
+            # What a callback of one process asks for, all do: one that went its own way would wait for the others.
+            asked = trainer.ranks.any_of([bool(getattr(trainer.control, flag)) for flag in FLAGS])
+            for flag, value in zip(FLAGS, asked, strict=True):
+                setattr(trainer.control, flag, value)
+
+    def _flow(self) -> None:
+        """Log, evaluate and save, by the library's own method."""
+        trainer, fast, given, control = self.trainer, self.fast, self.given, self.trainer.control
+        due = control.should_log or control.should_evaluate or control.should_save
+        self.looked_at = fast.observed or (bool(due) and fast.told)
+        if due:
+            fast.require_finite()
+        if control.should_log:
+            fast.drain(trainer._tr_loss)
+        if due and fast.told:
+            fast.lend()
+        trainer._maybe_log_save_evaluate(
+            trainer._tr_loss,
+            self.grad_norm,
+            given["model"],
+            given["trial"],
+            self.epoch,
+            given["ignore_keys_for_eval"],
+            given["start_time"],
+            learning_rate=self.rate,
+        )
+
+    def _stopped(self) -> bool:
+        return bool(self.trainer.control.should_epoch_stop or self.trainer.control.should_training_stop)
+
+    def rest(self) -> dict[str, Any]:
+        """What `_run_epoch` of the library must be given to go on in the middle of this epoch.
+
+        It draws the order of the epoch again, skips what was done, and then loads the random numbers of NOWHERE.
+        """
+        self.trainer._generator_of_nowhere = torch.get_rng_state()
+        torch.set_rng_state(self.before)
+        place = {"epochs_trained": self.epoch, "resume_from_checkpoint": NOWHERE}
+        return {**self.given, **place, "steps_trained_in_current_epoch": self.done}
+
+
+def logits_of(
+    trainer: Any, network: Network, tokens: Tokens, rows: Any, between: Callable[[], None] = lambda: None
+) -> Any:
+    """Logits of these rows, in this order."""
+    hardware, batch = hardware_of(trainer), trainer.args.eval_batch_size
+    with own_randomness(hardware.device):
+        return compute_logits(network, tokens, hardware, batch_rows=batch, rows=rows, between=between)
+
+
+def evaluate(trainer: Any, loader: Any, prediction_loss_only: bool, prefix: str) -> EvalLoopOutput:
+    """The library's `evaluation_loop` by the engine: rows of like length together, results in the loader's order."""
+    args, fast, handler = trainer.args, trainer._fast, trainer.callback_handler
+    tokens, hardware = table_of(trainer, loader.dataset).tokens, hardware_of(trainer)
+    network = fast.network if fast is not None else Network(trainer.model, hardware.device)
+    if fast is not None:
+        fast.take_back()
+    if fast is None and not trainer.accelerator._models:
+        started = time.time()
+        trainer.accelerator.prepare_model(trainer.model, evaluation_mode=True)
+        trainer.model_preparation_time = round(time.time() - started, 4)
+    handler.eval_dataloader = loader  # a progress bar asks it for its length
+    draw_as_a_loader()
+    told, most = 0, len(loader)
+
+    def between() -> None:
+        nonlocal told
+        if told < most:
+            told += 1
+            trainer.control = handler.on_prediction_step(args, trainer.state, trainer.control)
+
+    # dataloader_drop_last drops rows of an evaluation, too.
+    rows = np.concatenate([np.asarray(batch, np.int64) for batch in loader.batch_sampler])
+    logits = logits_of(trainer, network, tokens, rows, between)
+    while told < most:
+        between()
+    labels = None if tokens.labels is None else tokens.labels[rows]
+    metrics: dict[str, Any] = {}
+    if trainer.compute_metrics is not None and labels is not None and not prediction_loss_only:
+        metrics = trainer.compute_metrics(EvalPrediction(predictions=logits, label_ids=labels))
+    metrics = denumpify_detensorize(metrics)
+    if labels is not None:
+        losses = loss_of(trainer, tokens).rows(torch.from_numpy(logits), torch.from_numpy(labels))
+        metrics[f"{prefix}_loss"] = float(losses.double().mean())
+    trainer._last_logits = (logits, labels)
+    if hasattr(trainer, "model_preparation_time"):
+        metrics[f"{prefix}_model_preparation_time"] = trainer.model_preparation_time
+    for key in [key for key in metrics if not key.startswith(f"{prefix}_")]:
+        metrics[f"{prefix}_{key}"] = metrics.pop(key)
+    kept = (None, None) if prediction_loss_only else (logits, labels)
+    return EvalLoopOutput(*kept, metrics=metrics, num_samples=len(tokens))

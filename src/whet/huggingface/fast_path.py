@@ -1,0 +1,402 @@
+"""The decision between whet's engine and the library's own loop: facts in, the first reason against the engine out."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import textwrap
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+import transformers
+from torch.nn.modules import module as torch_module
+from torch.optim import optimizer as torch_optimizer
+from transformers.trainer_callback import TrainerCallback
+
+from whet.data.tokens.from_dataset import HELD, LABELS, Unrepresentable, from_rows, widths_and_labels
+from whet.data.tokens.table import Tokens
+from whet.engine.fused.architectures import why_not_fused
+from whet.engine.packed import keep_first_tokens, why_not_packed
+from whet.huggingface.wrappers import PaddingCollator
+from whet.task import task_of
+
+Stock = transformers.Trainer
+
+SHAPES_TRAINING = (
+    *("_inner_training_loop", "_run_epoch", "training_step", "compute_loss", "get_batch_samples"),
+    *("_get_num_items_in_batch", "_prepare_inputs", "_prepare_input", "compute_loss_context_manager"),
+    *("autocast_smart_context_manager", "_clip_grad_norm", "_get_grad_norm", "_get_learning_rate"),
+    *("get_train_dataloader", "_get_dataloader", "_remove_unused_columns", "_get_collator_with_removed_columns"),
+    *("floating_point_ops", "_track_num_input_tokens", "_wrap_model", "_prepare_for_training"),
+)
+"""Methods that decide what a step computes: a subclass that overrides one trains with the library's loop."""
+SHAPES_EVALUATION = (
+    *("evaluation_loop", "prediction_step", "compute_loss", "get_eval_dataloader", "get_test_dataloader"),
+    *("_get_dataloader", "_prepare_inputs", "_prepare_input", "_remove_unused_columns", "compute_loss_context_manager"),
+    *("_get_collator_with_removed_columns", "autocast_smart_context_manager", "_wrap_model"),
+)
+KNOWN = {
+    "_run_epoch": ("ba72f078", "b3e3e800", "c9154039", "18900b5c"),
+    "training_step": ("2e904197", "1563bbe5", "45bbd339"),
+    "compute_loss": ("5cf872e5", "1531b58f", "dcd0994c", "1b4042b1"),
+    "_get_dataloader": ("1509255c", "568f6fc7", "afda822b", "c98a2794"),
+    "_get_train_sampler": ("ec8404cd", "b8b4c9b7", "726bd2c7"),
+    "_get_num_items_in_batch": ("a76f7900", "a69ce112", "a8cd1242", "bd607051"),
+}
+"""Hashes of the library's methods that the fast epoch stands for: all releases from 5.3.0 to 5.23.0."""
+HARMLESS: dict[str, tuple[Any, ...]] = {
+    "neftune_noise_alpha": (None,),
+    "gradient_checkpointing": (False,),
+    "activation_checkpointing": (False,),
+    "torch_compile": (False,),
+    "use_liger_kernel": (False,),
+    "fp16_full_eval": (False,),
+    "bf16_full_eval": (False,),
+    "full_determinism": (False,),
+    "enable_jit_checkpoint": (False,),
+    "optim_args": (None, ""),
+    "optim_target_modules": (None,),
+    "remove_unused_columns": (True,),
+    "dataloader_in_order": (True,),
+    "debug": ([], ""),
+    "deepspeed": (None,),
+    "parallelism_config": (None,),
+}
+"""Arguments that change what is computed, and the values with which they do not."""
+WITHIN_A_STEP = ("on_pre_optimizer_step", "on_optimizer_step", "on_substep_end")
+"""Events at which a callback finds gradients, or can break a step off: the engine has no such places."""
+FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "modernbert")
+"""Families whose scale of the loss under accumulation has a test."""
+LOADER = ("accelerate.data_loader", "DataLoaderShard")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def why_stock(trainer: Any, loader: Any) -> str:
+    """Empty where the engine computes the very same training; else the first reason why it would not."""
+    return (
+        _of_methods(trainer, SHAPES_TRAINING)
+        or unknown_version()
+        or _of_settings(trainer)
+        or _of_callbacks(trainer)
+        or of_model(trainer.model)
+        or _of_scale(trainer)
+        or _of_optimizer(trainer)
+        or _of_rows(trainer, loader, training=True)
+    )
+
+
+def why_stock_evaluation(trainer: Any, loader: Any, ignore_keys: Any) -> str:
+    """The same for an evaluation or a prediction."""
+    args = trainer.args
+    if args.batch_eval_metrics or args.include_for_metrics or not args.eval_do_concat_batches:
+        return "compute_metrics is to see batches, inputs or losses"
+    if trainer.preprocess_logits_for_metrics is not None or ignore_keys:
+        return "logits are changed batch by batch"
+    if args.world_size > 1:
+        return "several processes share their losses in a way of the library's own"
+    return (
+        _of_methods(trainer, SHAPES_EVALUATION)
+        or _of_settings(trainer)
+        or of_model(trainer.model)
+        or _of_rows(trainer, loader, training=False)
+    )
+
+
+def _of_methods(trainer: Any, names: tuple[str, ...]) -> str:
+    mine: Any = next((kind for kind in type(trainer).__mro__ if kind.__module__ == "whet.huggingface.trainer"), Stock)
+    for name in names:
+        own = vars(mine).get(name, vars(Stock).get(name))
+        if own is None:
+            continue  # another version of the library does not have it
+        if name in vars(trainer) or inspect.getattr_static(type(trainer), name) is not own:
+            return f"{name} is overridden"
+        original = vars(Stock)[name]
+        if getattr(original, "__module__", "") != "transformers.trainer":
+            return f"transformers.Trainer.{name} was replaced by {original.__module__}"
+    return ""
+
+
+@cache
+def unknown_version() -> str:
+    """A release whose methods were not compared with the fast epoch trains with its own loop."""
+    for name, known in KNOWN.items():
+        try:
+            source = inspect.getsource(vars(Stock)[name])
+        except (OSError, KeyError, TypeError):
+            return f"the source of transformers.Trainer.{name} cannot be read"
+        if fingerprint(source) not in known:
+            return (
+                f"transformers {transformers.__version__} has a Trainer.{name} that this version of whet does not know"
+            )
+    return ""
+
+
+def fingerprint(source: str) -> str:
+    """A hash of a function's statements: neither its docstring, comments nor indentation count."""
+    source = textwrap.dedent(source)
+    lines, first = source.splitlines(), ast.parse(source).body[0].body[0]  # type: ignore[attr-defined]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+        lines[first.lineno - 1 : first.end_lineno] = []
+    kept = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
+    return hashlib.sha256("\n".join(kept).encode()).hexdigest()[:8]
+
+
+def _of_settings(trainer: Any) -> str:
+    args, accelerator = trainer.args, trainer.accelerator
+    for name, harmless in HARMLESS.items():
+        if getattr(args, name, harmless[0]) not in harmless:
+            return f"{name} is {getattr(args, name)!r}"
+    if trainer.compute_loss_func is not None:
+        return "compute_loss_func is given"
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or trainer.is_model_parallel or args.n_gpu > 1:
+        return "the model is spread over devices"
+    wrapped = trainer.model_wrapped
+    if args.world_size > 1 and type(wrapped) is torch.nn.parallel.DistributedDataParallel:
+        wrapped = wrapped.module
+    if wrapped is not trainer.model:
+        return "the model is wrapped"
+    if accelerator.mixed_precision not in ("no", "bf16"):
+        return f"mixed precision is {accelerator.mixed_precision}"
+    if args.device.type not in ("cpu", "cuda", "mps"):
+        return f"the device is {args.device.type}"
+    config = args.accelerator_config
+    if not config.use_seedable_sampler or config.split_batches or config.dispatch_batches or not config.even_batches:
+        return "accelerator_config deals out batches in another way"
+    if set(config.gradient_accumulation_kwargs or {}) - {"sync_each_batch"}:
+        return "accelerator_config has gradient_accumulation_kwargs"
+    return ""
+
+
+def _of_scale(trainer: Any) -> str:
+    """Whether micro-batches count in the loss as in the families whose scale is tested."""
+    args, model = trainer.args, trainer.model
+    if args.gradient_accumulation_steps * args.world_size == 1:
+        return ""
+    names = inspect.unwrap(type(model).forward).__code__.co_names
+    if model.config.model_type not in FAMILIES or "loss_function" in names:
+        return f"how {type(model).__name__} scales its loss over micro-batches is not known"
+    return ""
+
+
+def _of_callbacks(trainer: Any) -> str:
+    events = WITHIN_A_STEP if trainer.args.gradient_accumulation_steps > 1 else WITHIN_A_STEP[:2]
+    for callback in trainer.callback_handler.callbacks:
+        for event in events:
+            if overrides(callback, event):
+                return f"{type(callback).__name__} acts within a step ({event})"
+    return ""
+
+
+def overrides(callback: Any, *events: str) -> bool:
+    """Whether a callback does something at one of these events."""
+    return any(getattr(type(callback), event, None) is not getattr(TrainerCallback, event) for event in events)
+
+
+def users(callbacks: list[Any], *events: str) -> bool:
+    """Whether a callback that is neither the library's nor whet's does something at one of these events."""
+    own = ("transformers.", "whet.")
+    return any(overrides(each, *events) for each in callbacks if not type(each).__module__.startswith(own))
+
+
+def of_model(model: Any) -> str:
+    """What of the model the engine would pass over."""
+    kind = type(model)
+    if not kind.__module__.startswith("transformers.models.") or not kind.__name__.endswith(
+        "ForSequenceClassification"
+    ):
+        return f"the model is a {kind.__name__}"
+    if reason := why_not_packed(model):
+        return reason
+    if any(getattr(torch_module, f"_global{name}", None) for name in HOOKS):
+        return "torch has hooks for all modules"
+    for module in model.modules():
+        foreign = [hook for name in HOOKS for hook in getattr(module, name).values()]
+        if any(hook is not keep_first_tokens for hook in foreign) or hasattr(module, "parametrizations"):
+            return "the model has hooks"
+        if not type(module).__module__.startswith(("torch.nn.", "transformers.")):
+            return f"a part of the model is a {type(module).__module__}.{type(module).__name__}"
+        if "forward" in vars(module) and not hasattr(module, "_original_forward"):  # that one is accelerate's
+            return "the forward method of a module was replaced"
+    parameters = list(model.parameters())
+    for parameter in parameters:
+        if parameter.dtype != torch.float32:
+            return f"weights are {str(parameter.dtype).removeprefix('torch.')}"
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            return "a parameter has a hook"
+    if len({parameter.data_ptr() for parameter in parameters}) < len(parameters):
+        return "weights are tied"
+    if getattr(model, "is_quantized", False) or getattr(model, "hf_device_map", None) is not None:
+        return "the model is quantised or spread over devices"
+    if model.is_gradient_checkpointing:
+        return "the model recomputes activations"
+    if model.config.output_hidden_states or model.config.output_attentions:
+        return "the model is to give hidden states or attentions"
+    return ""
+
+
+def fusable(model: Any, device: torch.device, bf16: bool) -> bool:
+    """Whether the engine's fused layers take this model here; else it is packed, and torch's optimizer updates it."""
+    if any(not parameter.requires_grad for parameter in model.parameters()) or why_not_fused(model):
+        return False
+    return device.type == "cpu" or (device.type == "cuda" and bf16 and find_spec("triton") is not None)
+
+
+def plain_optimizer(trainer: Any) -> Any:
+    """torch's optimizer, without accelerate's wrapper."""
+    return getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+
+
+def _of_optimizer(trainer: Any) -> str:
+    optimizer, model = plain_optimizer(trainer), trainer.model
+    if type(optimizer) is not torch.optim.AdamW:
+        return f"the optimizer is {type(optimizer).__name__}"
+    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+    if any(hooks) or torch_optimizer._global_optimizer_pre_hooks or torch_optimizer._global_optimizer_post_hooks:
+        return "the optimizer has hooks"
+    groups = optimizer.param_groups
+    if any(group["amsgrad"] or group["maximize"] or group["differentiable"] for group in groups):
+        return "AdamW with amsgrad, maximize or differentiable"
+    if len({(float(group["lr"]), tuple(group["betas"]), group["eps"]) for group in groups}) > 1:
+        return "the optimizer's groups differ in more than weight decay"
+    if not groups[0]["eps"] > 0 or not all(0 <= beta < 1 for beta in groups[0]["betas"]):
+        return "AdamW's betas or epsilon are unusual"
+    names = {id(each): name for name, each in model.named_parameters() if each.requires_grad}
+    found = [names.get(id(parameter)) for group in groups for parameter in group["params"]]
+    if sorted(map(str, found)) != sorted(names.values()):
+        return "the optimizer holds other parameters than the model trains"
+    decays = {group["weight_decay"] for group in groups} - {0.0}
+    decaying = {names[id(each)] for group in groups for each in group["params"] if group["weight_decay"]}
+    matrices = {name for name, each in model.named_parameters() if each.dim() > 1}
+    bf16 = trainer.accelerator.mixed_precision == "bf16"
+    if fusable(model, trainer.args.device, bf16) and (len(decays) > 1 or (decays and decaying != matrices)):
+        return "weight decay is not on all matrices and nothing else"
+    states = [state for state in optimizer.state.values() if state]
+    if len({float(state["step"]) for state in states}) > 1 or len(states) not in (0, len(names)):
+        return "parameters have had different numbers of steps"
+    return ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A data set as the engine reads it."""
+
+    tokens: Tokens
+    widths: Any
+    """Length of each row as it was given, padding included: what the collator pads to."""
+    labels: str
+    """`int`, `float` or `floats` a row, `none` where there are none, else the type that the engine does not take."""
+
+
+def table_of(trainer: Any, dataset: Any) -> Table:
+    """Made once for each data set; a loader's is a new object every time, so its fingerprint is the key."""
+    key = getattr(dataset, "_fingerprint", None) or (id(dataset), len(dataset))
+    if key not in trainer._tables:
+        while len(trainer._tables) >= 8:
+            trainer._tables.pop(next(iter(trainer._tables)))
+        rows = dataset
+        if isinstance(dataset, list):
+            trainer._set_signature_columns_if_needed()
+            kept = set(trainer._signature_columns)
+            rows = [{name: value for name, value in row.items() if name in kept} for row in dataset]
+        trainer._set_signature_columns_if_needed()
+        inputs = [name for name in trainer._signature_columns if name not in LABELS]
+        trainer._tables[key] = (dataset, Table(from_rows(rows, inputs=inputs), *widths_and_labels(rows)))
+    return trainer._tables[key][1]  # type: ignore[no-any-return]
+
+
+def _of_rows(trainer: Any, loader: Any, *, training: bool) -> str:
+    import datasets
+
+    if (type(loader).__module__, type(loader).__name__) != LOADER or loader.batch_sampler is None:
+        return f"the loader is a {type(loader).__name__}"
+    dataset = loader.dataset
+    if type(dataset) is not list and type(dataset) is not datasets.Dataset:
+        return f"the data set is a {type(dataset).__name__}"
+    if not len(dataset) or not len(loader):
+        return "there are no batches"
+    if isinstance(dataset, list):
+        columns = [name for name in dataset[0] if name in HELD] if isinstance(dataset[0], dict) else []
+    else:
+        columns, form = [name for name in dataset.column_names if name in HELD], dataset.format
+        if form["type"] not in (None, "torch", "numpy") or set(columns) - set(form["columns"]):
+            return f"the data set has the format {form['type']!r}"
+    if sum(name in columns for name in LABELS) > 1 or trainer.label_names != ["labels"]:
+        return "the labels are not in one column"
+    try:
+        table = table_of(trainer, dataset)
+    except Unrepresentable as error:
+        return str(error)
+    return (
+        _of_collator(trainer.data_collator, table, "attention_mask" in columns)
+        or _of_tokens(trainer.model.config, table)
+        or _of_labels(trainer, table, training=training)
+    )
+
+
+def _of_collator(collator: Any, table: Table, masked: bool) -> str:
+    longest = int(table.widths.max())
+    if collator is transformers.default_data_collator:
+        same = bool((table.widths == longest).all())
+        return "" if same and masked else "default_data_collator gets rows of different lengths or without a mask"
+    if type(collator) not in (transformers.DataCollatorWithPadding, PaddingCollator):
+        return f"the collator is {getattr(collator, '__name__', type(collator).__name__)}"
+    tokenizer, padding = collator.tokenizer, getattr(collator, "padding", True)
+    if tokenizer.padding_side != "right":
+        return "the tokenizer pads on the left"
+    if getattr(padding, "value", padding) == "max_length":
+        if collator.max_length is None or longest > collator.max_length:
+            return "the collator pads to a length that is not set or too short"
+    elif getattr(padding, "value", padding) not in (True, "longest"):
+        return "the collator does not pad"
+    if not masked and "attention_mask" not in tokenizer.model_input_names:
+        return "batches have no attention mask, so the model attends to padding"
+    return ""
+
+
+def padded_width(collator: Any, widths: Any) -> int:
+    """How wide the collator makes a batch of rows of these widths."""
+    padding = getattr(collator, "padding", True)
+    width = int(widths.max())
+    if getattr(padding, "value", padding) == "max_length" and type(collator) is transformers.DataCollatorWithPadding:
+        width = collator.max_length
+    multiple = getattr(collator, "pad_to_multiple_of", None) or 1
+    return -(-width // multiple) * multiple
+
+
+def _of_tokens(config: Any, table: Table) -> str:
+    tokens = table.tokens
+    if not tokens.lengths.min():
+        return "a row is empty"
+    shifted = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
+    if tokens.lengths.max() + shifted > config.max_position_embeddings:
+        return "a row is longer than the model's positions"
+    if tokens.ids.min() < 0 or tokens.ids.max() >= config.vocab_size:
+        return "a token is none of the model's"
+    if config.pad_token_id is not None and bool((tokens.ids == config.pad_token_id).any()):
+        return "a row has the padding token inside"
+    types = tokens.types
+    if types is not None and len(types) and types.max() >= (getattr(config, "type_vocab_size", None) or 1):
+        return "a token type is none of the model's"
+    return ""
+
+
+def _of_labels(trainer: Any, table: Table, *, training: bool) -> str:
+    labels, config = table.tokens.labels, trainer.model.config
+    if labels is None or table.labels == "none":
+        missing = labels is None and table.labels == "none" and not training
+        return "" if missing else "rows have no labels"
+    task = task_of(config, labels)
+    wanted = {"regression": "float", "multilabel": "floats"}.get(task.kind, "int") if task else ""
+    if task is None or table.labels != wanted:
+        return f"labels are {table.labels}, and the model's loss wants another kind"
+    if task.kind == "multilabel" and labels.shape[1] != task.outputs:
+        return "labels are of another width than the model's outputs"
+    if wanted == "int" and not 0 <= labels.min() <= labels.max() < task.outputs:
+        return "a label is none of the model's"
+    if trainer.label_smoother is not None and wanted != "int":
+        return "labels are smoothed that are not one class a row"
+    return ""

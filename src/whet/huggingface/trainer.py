@@ -1,0 +1,320 @@
+"""`Trainer`: the library's own, with whet's engine in the place of its steps where that changes nothing."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from contextlib import nullcontext
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers.utils import logging
+
+from whet.data.tokens.from_dataset import Unrepresentable
+from whet.data.tokens.table import Tokens
+from whet.distributed.group import Ranks
+from whet.distributed.rendezvous import join_processes
+from whet.engine.notices import notice
+from whet.errors import Interrupted
+from whet.huggingface.checkpoints import Notes, newest_whole, read_notes, written_whole
+from whet.huggingface.fast_epoch import NOWHERE, Fast, FastEpoch, evaluate
+from whet.huggingface.fast_path import (
+    table_of,
+    unknown_version,
+    why_stock,
+    why_stock_evaluation,
+)
+from whet.huggingface.run_folder import RunFolderCallback
+from whet.huggingface.training_arguments import TrainingArguments
+from whet.integrations.trackers import wandb_mode
+from whet.records import Finding
+from whet.utils.signals import Interrupts
+
+# The library's own name: its verbosity decides whether the line is shown, as for the lines beside it.
+logger = logging.get_logger("transformers.trainer")
+
+
+class TrainingInterrupted(Interrupted, KeyboardInterrupt):
+    """Ctrl-C or SIGTERM, after a checkpoint was saved; also what code that waits for a KeyboardInterrupt catches."""
+
+
+class Trainer(transformers.Trainer):  # type: ignore[misc]
+    """`transformers.Trainer`, faster where nothing else changes: `trainer.path` says which path trains, and why."""
+
+    def __init__(self, model: Any = None, args: Any = None, *others: Any, tokenizer: Any = None, **named: Any) -> None:
+        self._fast: Fast | None = None
+        self._paths: list[str] = []
+        self._tables: dict[Any, Any] = {}
+        self._last_logits: tuple[Any, Any] | None = None
+        self._trial: Any = None
+        self._resumed_from: str | None = None
+        self._epoch_generator: torch.Tensor | None = None
+        self._generator_of_nowhere = torch.get_rng_state()
+        self._interrupts, self._told = Interrupts(), False
+        self.ranks = Ranks()
+        if tokenizer is not None:
+            notice("Trainer: tokenizer is now processing_class.")
+            named.setdefault("processing_class", tokenizer)
+        if args is None:
+            args = TrainingArguments("tmp_trainer")
+        if "wandb" in args.report_to:
+            os.environ.setdefault("WANDB_MODE", wandb_mode())  # without a key the library's callback would ask for one
+        super().__init__(model, args, *others, **named)
+        if self._drops_items:
+            self.model_accepts_loss_kwargs = False  # its loss is the mean of a micro-batch
+        if args.world_size > 1:
+            self.ranks = join_processes("cpu" if args.device.type == "cpu" else "auto")
+        _name_labels(self.model, self.train_dataset)
+        self._recorder = RunFolderCallback(self)
+        if getattr(args, "record_run", True):
+            self.add_callback(self._recorder)
+
+    _drops_items = False
+
+    def __init_subclass__(cls, **others: Any) -> None:
+        """Accept a `compute_loss` as transformers 4 wanted it, without num_items_in_batch."""
+        super().__init_subclass__(**others)
+        own = vars(cls).get("compute_loss")
+        if own is None or not inspect.isfunction(own):
+            return
+        taken = inspect.signature(own).parameters
+        cls._drops_items = "num_items_in_batch" not in taken and all(
+            each.kind is not each.VAR_KEYWORD for each in taken.values()
+        )
+        if cls._drops_items:
+            notice(f"{cls.__name__}.compute_loss does not take num_items_in_batch; it is called without it.")
+
+            @wraps(own)
+            def compute_loss(self: Any, *given: Any, num_items_in_batch: Any = None, **named: Any) -> Any:
+                return own(self, *given, **named)
+
+            cls.compute_loss = compute_loss
+
+    @property
+    def path(self) -> str:
+        """Which path took the steps and why: `fused from step 0`, `stock (compute_loss is overridden) from step 0`."""
+        return ", then ".join(self._paths)
+
+    @property
+    def tokenizer(self) -> Any:
+        notice("Trainer.tokenizer is now Trainer.processing_class.")
+        return self.processing_class
+
+    # Training ----------------------------------------------------------------------------------------
+
+    def train(self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: Any = None) -> Any:
+        """Train as the library does; `resume_from_checkpoint=True` takes the newest checkpoint that is whole."""
+        if resume_from_checkpoint is True:
+            newest = newest_whole(self.args.output_dir) if self.ranks.is_main else None
+            resume_from_checkpoint = self.ranks.from_main(str(newest) if newest else True)
+        self._trial, self._paths = trial, []
+        asked = resume_from_checkpoint
+        self._resumed_from = str(asked) if isinstance(asked, str | Path) else None
+        self._interrupts = Interrupts()
+        error: BaseException | None = None
+        try:
+            with self._interrupts, self.ranks.leaving(), self._answered():
+                return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        except Interrupted as told:
+            hint = "Go on with trainer.train(resume_from_checkpoint=True)."
+            error = TrainingInterrupted(told.message, hint)
+            raise error from None
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._recorder.ended_by(error)
+
+    def _answered(self) -> Any:
+        """Several processes: a connection that broke is explained by what the other process said when it left."""
+        return self.ranks.answers(computing=True) if self.ranks.world > 1 else nullcontext()
+
+    def call_model_init(self, trial: Any = None) -> Any:
+        model = super().call_model_init(trial)
+        _name_labels(model, getattr(self, "train_dataset", None))
+        return model
+
+    # `find_executable_batch_size` binds `batch_size` by its name, so the signature is the library's.
+    def _inner_training_loop(
+        self,
+        batch_size: Any = None,
+        args: Any = None,
+        resume_from_checkpoint: Any = None,
+        trial: Any = None,
+        ignore_keys_for_eval: Any = None,
+    ) -> Any:
+        try:
+            return super()._inner_training_loop(batch_size, args, resume_from_checkpoint, trial, ignore_keys_for_eval)
+        finally:  # also after an error the model holds its current weights
+            self._leave_fast_path(quietly=True)
+
+    def _run_epoch(self, **given: Any) -> None:
+        loader = given["train_dataloader"]
+        why = self._agreed(why_stock(self, loader))  # after on_train_begin, in which callbacks may put hooks
+        if why:
+            self._leave_fast_path()
+            self._took("stock", why)
+            return super()._run_epoch(**given)  # type: ignore[no-any-return]
+        if self._fast is None:
+            self.ranks.require_same("The rows of train_dataset", table_of(self, loader.dataset).tokens.fingerprint)
+            self._fast = Fast(self, loader)
+            self._took(self._fast.network.path, self._fast.network.why)
+            self._restore_window(given)
+        epoch = FastEpoch(self, self._fast, given)
+        if why := epoch.run():
+            self._leave_fast_path()
+            self._took("stock", why)
+            before, self.args.ignore_data_skip = self.args.ignore_data_skip, False
+            try:
+                super()._run_epoch(**epoch.rest())
+            finally:
+                self.args.ignore_data_skip = before
+        return None
+
+    def _load_rng_state(self, checkpoint: Any) -> None:
+        if checkpoint == NOWHERE:
+            torch.set_rng_state(self._generator_of_nowhere)
+        else:
+            super()._load_rng_state(checkpoint)
+
+    def _restore_window(self, given: dict[str, Any]) -> None:
+        """The losses since the last log, of a checkpoint of the fast path: the next log is as if nothing had been."""
+        resumed = given["resume_from_checkpoint"]
+        notes = read_notes(resumed) if resumed is not None and given["epoch"] == given["epochs_trained"] else None
+        if notes is not None and self._fast is not None:
+            self._fast.stepper.window.loss.fill_(notes.loss)
+            self._globalstep_last_logged = notes.logged
+            self._total_loss_scalar -= notes.loss  # train_loss is the mean over the steps of this call
+
+    def _agreed(self, why: str) -> str:
+        """The same answer in all processes: gradients are summed step by step."""
+        return next(filter(None, self.ranks.gather(why)), "")
+
+    def _took(self, path: str, why: str) -> None:
+        named = f"{path} ({why})" if why else path
+        if not self._paths or not self._paths[-1].startswith(f"{named} from"):
+            self._paths.append(f"{named} from step {self.state.global_step}")
+            logger.info(f"  Path = {named}")
+            if why and why == unknown_version():
+                notice(f"{why}: it trains with the library's own loop.")
+            self._recorder.note_path(path, why)
+
+    def _leave_fast_path(self, *, quietly: bool = False) -> None:
+        """Everything as the library's loop would have left it."""
+        fast, self._fast = self._fast, None
+        if fast is not None:
+            fast.drain(self._tr_loss)
+            fast.leave()
+
+    def _finalize_training(self, trial: Any, num_train_samples: Any, start_time: float) -> Any:
+        if self._fast is not None:
+            self._fast.require_finite()
+        self._leave_fast_path()
+        return super()._finalize_training(trial, num_train_samples, start_time)
+
+    def _on_finding(self, finding: Finding) -> None:
+        notice(finding.sentence)
+        self._recorder.note_finding(finding)
+
+    def _maybe_log_save_evaluate(self, *given: Any, **named: Any) -> None:
+        """After Ctrl-C or SIGTERM the end of a step saves, and leaves when the checkpoint is whole."""
+        self._told = self.ranks.any(bool(self._interrupts.pending))
+        if self._told:
+            self.control.should_save = True
+        super()._maybe_log_save_evaluate(*given, **named)
+        if self._told:
+            reason = self._interrupts.pending or "another process of this run was told to stop"
+            raise Interrupted(f"Interrupted: {reason}.")
+
+    # Saving and evaluation ---------------------------------------------------------------------------
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        notes = None
+        if self._fast is not None:
+            self._fast.write_state()
+            if self._epoch_generator is not None:
+                loss = float(self._fast.stepper.window.loss)
+                notes = Notes(self._epoch_generator, loss, self._globalstep_last_logged)
+        folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
+        with written_whole(folder, notes, self.accelerator.wait_for_everyone, main=self.args.should_save):
+            super()._save_checkpoint(model, trial)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        if self._fast is not None:
+            self._fast.write_weights()
+        super().save_model(output_dir, _internal_call)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        """Rows in input order, also where the training rows are grouped by length."""
+        grouped = str(getattr(self.args.train_sampling_strategy, "value", self.args.train_sampling_strategy))
+        if grouped == "group_by_length" and self.args.world_size <= 1 and hasattr(eval_dataset, "__len__"):
+            return torch.utils.data.SequentialSampler(eval_dataset)
+        return super()._get_eval_sampler(eval_dataset)
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: Any = None,
+        metric_key_prefix: str = "eval",
+    ) -> Any:
+        """By the engine where it computes the same; the library's own loop elsewhere."""
+        if prediction_loss_only is None:
+            prediction_loss_only = self.args.prediction_loss_only
+        why = why_stock_evaluation(self, dataloader, ignore_keys)
+        if not why and self._fast is not None and not self._fast.knows(table_of(self, dataloader.dataset).tokens):
+            why = "the rows have tokens that the network in training does not hold"
+        if not why:
+            return evaluate(self, dataloader, prediction_loss_only, metric_key_prefix)
+        if self._fast is not None:
+            self._fast.write_weights()
+        found = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+        self._last_logits = (found.predictions, found.label_ids)
+        return found
+
+    # Data --------------------------------------------------------------------------------------------
+
+    def _tokens_of(self, dataset: Any) -> Tokens | None:
+        """The rows as the engine reads them, where it can."""
+        import datasets
+
+        try:
+            if type(dataset) is datasets.Dataset:
+                dataset = self._remove_unused_columns(dataset)
+            elif type(dataset) is not list or not dataset or not isinstance(dataset[0], dict):
+                return None
+            return table_of(self, dataset).tokens if len(dataset) else None
+        except (Unrepresentable, ValueError):
+            return None
+
+    def _evaluation_sets(self) -> list[Any]:
+        several = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
+        return [each for each in several.values() if each is not None]
+
+    def _first_evaluation_set(self) -> Any:
+        return next(iter(self._evaluation_sets()), None)
+
+    def _evaluation_tokens(self) -> list[Tokens]:
+        """Rows that the network in training will be asked about, as far as its vocabulary goes."""
+        found = [self._tokens_of(each) for each in self._evaluation_sets()]
+        size = self.model.config.vocab_size
+        return [
+            each
+            for each in found
+            if each is not None and len(each.ids) and 0 <= each.ids.min() <= each.ids.max() < size
+        ]
+
+
+def _name_labels(model: Any, dataset: Any) -> None:
+    """Put the data set's label names in the place of LABEL_0, LABEL_1 …, where it has them."""
+    config = getattr(model, "config", None)
+    for column in ("labels", "label"):
+        names = getattr((getattr(dataset, "features", None) or {}).get(column), "names", None)
+        generic = {f"LABEL_{index}" for index in range(len(names or ()))}
+        if names and config is not None and set((getattr(config, "id2label", None) or {}).values()) == generic:
+            config.id2label = dict(enumerate(names))
+            config.label2id = {name: index for index, name in enumerate(names)}

@@ -1,1 +1,0 @@
-"""The names that people know from the Hugging Face course, thin, over whet's one engine."""

@@ -1,0 +1,151 @@
+"""TrainStep in a loop of one's own: the plain loop's training, exactly."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import FAMILIES, small_model
+from tests.huggingface.made import make_rows, weights
+from whet import AdamW, TrainStep, get_scheduler
+from whet.errors import UsageError
+
+
+def make_batches(count: int = 3, size: int = 4, kind: str = "binary") -> list[dict[str, torch.Tensor]]:
+    rows = make_rows(count * size, kind=kind).remove_columns(["sentence1"])
+    batches = []
+    for start in range(0, count * size, size):
+        part = [rows[place] for place in range(start, start + size)]
+        width = max(len(row["input_ids"]) for row in part)
+        batch = {
+            name: torch.tensor([row[name] + [0] * (width - len(row[name])) for row in part])
+            for name in ("input_ids", "token_type_ids", "attention_mask")
+        }
+        batches.append({**batch, "labels": torch.tensor([row["label"] for row in part])})
+    return batches
+
+
+def optimizer_and_schedule(model: Any) -> tuple[Any, Any]:
+    optimizer = AdamW(model.parameters(), lr=1e-3)
+    return optimizer, get_scheduler("linear", optimizer=optimizer, num_warmup_steps=0, num_training_steps=6)
+
+
+def plain_loop(model: Any, groups: list[list[dict[str, torch.Tensor]]], clip: float) -> list[float]:
+    """As in the course, with clipping, and the mean over all rows of a group."""
+    optimizer, schedule = optimizer_and_schedule(model)
+    losses = []
+    model.train()
+    for group in groups:
+        rows = sum(len(batch["labels"]) for batch in group)
+        for batch in group:
+            loss = model(**batch).loss
+            (loss * len(batch["labels"]) / rows).backward()
+            losses.append(float(loss.detach()))
+        torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    for name, tensor in weights(expected).items():
+        if not name.endswith("key.bias"):  # moves no output: its gradient is rounding alone
+            torch.testing.assert_close(weights(found)[name], tensor, rtol=1e-3, atol=2e-5, msg=name)
+
+
+@pytest.mark.parametrize("kind", ["binary", "multilabel", "regression"])
+def test_a_step_is_the_plain_loops_step(kind: str) -> None:
+    labels = 1 if kind == "regression" else 2
+    batches, model = make_batches(kind=kind), small_model(labels=labels)
+    other = copy.deepcopy(model)
+    expected = plain_loop(other, [[batch] for batch in batches], clip=0.1)
+    step = TrainStep(model, *optimizer_and_schedule(model), clip=0.1, precision="float32")
+    assert [float(step(batch)) for batch in batches] == pytest.approx(expected, rel=1e-5)
+    assert_same(model, other)
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "bert"])
+def test_every_family_learns_the_same(family: str) -> None:
+    model = small_model(family)
+    other, batches = copy.deepcopy(model), make_batches(2)
+    if family in ("distilbert", "modernbert"):
+        batches = [{name: each for name, each in batch.items() if name != "token_type_ids"} for batch in batches]
+    if family == "roberta":
+        batches = [{**batch, "token_type_ids": torch.zeros_like(batch["token_type_ids"])} for batch in batches]
+    expected = plain_loop(other, [[batch] for batch in batches], clip=1.0)
+    step = TrainStep(model, *optimizer_and_schedule(model), precision="float32")
+    assert [float(step(batch)) for batch in batches] == pytest.approx(expected, rel=1e-5)
+
+
+def test_accumulation_is_the_mean_over_all_rows_even_of_unequal_batches() -> None:
+    first, second, third = make_batches(3)
+    short = {name: value[:1] for name, value in second.items()}
+    model = small_model()
+    other = copy.deepcopy(model)
+    expected = plain_loop(other, [[first, short], [third]], clip=1.0)
+    step = TrainStep(model, *optimizer_and_schedule(model), accumulate=2, precision="float32")
+    losses = [float(step(first)), float(step(short)), float(step(third))]
+    step.flush()
+    assert losses == pytest.approx(expected, rel=1e-5)
+    assert_same(model, other)
+
+
+def test_nothing_moves_before_a_group_is_full() -> None:
+    model = small_model()
+    before, schedule = weights(model), optimizer_and_schedule(model)
+    step = TrainStep(model, *schedule, accumulate=2, precision="float32")
+    batch = make_batches(1)[0]
+    step(batch)
+    assert all(torch.equal(before[name], tensor) for name, tensor in weights(model).items())
+    step(batch)
+    assert not torch.equal(before["classifier.weight"], weights(model)["classifier.weight"])
+    assert schedule[1].get_last_lr()[0] == pytest.approx(1e-3 * 5 / 6)
+
+
+def test_the_loss_is_detached_and_gradients_are_gone() -> None:
+    model = small_model()
+    step = TrainStep(model, *optimizer_and_schedule(model), precision="float32")
+    loss = step(make_batches(1)[0])
+    assert not loss.requires_grad
+    assert loss.dim() == 0
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert float(step.grad_norm) > 0
+
+
+def test_padding_on_the_left_is_computed_by_the_model_itself() -> None:
+    model = small_model()
+    other = copy.deepcopy(model)
+    batch = {name: value.flip(1) if value.dim() == 2 else value for name, value in make_batches(1)[0].items()}
+    expected = plain_loop(other, [[batch]], clip=1.0)
+    step = TrainStep(model, *optimizer_and_schedule(model), precision="float32")
+    assert [float(step(batch))] == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_model_of_ones_own_gives_its_own_loss() -> None:
+    class Mine(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 1)
+
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            out = self.layer(x)[:, 0]
+            return ((out - labels) ** 2).mean(), out
+
+    model = Mine()
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), precision="float32")
+    batch = {"x": torch.ones(4, 3), "labels": torch.ones(4)}
+    losses = [float(step(batch)) for _ in range(5)]
+    assert losses[-1] < losses[0]
+
+
+def test_a_batch_without_labels_is_refused() -> None:
+    model = small_model()
+    step = TrainStep(model, *optimizer_and_schedule(model), precision="float32")
+    batch = make_batches(1)[0]
+    del batch["labels"]
+    with pytest.raises(UsageError, match="labels"):
+        step(batch)
