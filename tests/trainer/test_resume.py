@@ -15,6 +15,7 @@ from tests.conftest import small_model
 from tests.trainer.made import logged, make_rows, make_trainer, weights
 from whet import EarlyStoppingCallback, Trainer, TrainerCallback
 from whet.errors import ArtifactError, UsageError
+from whet.playground import shared_records
 from whet.records import Resume
 from whet.runs.folder import RunFolder
 from whet.trainer.notices import WhetNotice
@@ -67,6 +68,16 @@ def test_a_run_that_was_interrupted_goes_on_to_the_bit(width: int, step: int, tm
     assert all(torch.equal(weights(resumed.model)[name], each) for name, each in weights(whole.model).items())
     assert history(resumed) == history(whole)
     assert found.training_loss == expected.training_loss
+
+
+@pytest.mark.parametrize("step", [2, 3, 5])
+def test_a_run_that_was_interrupted_has_the_records_of_one_that_was_not(step: int, tmp_path: Path) -> None:
+    make(tmp_path / "whole").train()
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path / "cut", callbacks=[StopAt(step)]).train()
+    make(tmp_path / "cut").train(resume_from_checkpoint=True)
+    whole, cut = (shared_records(RunFolder.open(tmp_path / name)) for name in ("whole", "cut"))
+    assert cut == whole
 
 
 def test_an_explicit_checkpoint_goes_on_from_there(tmp_path: Path) -> None:

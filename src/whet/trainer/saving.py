@@ -88,8 +88,8 @@ def save(training: Training, reason: str) -> None:
     )
 
 
-def restore(training: Training, asked: str | bool) -> Resume:
-    """Weights, moments, schedule, counters and the callbacks' state as they were."""
+def restore(training: Training, asked: str | bool) -> tuple[Resume, Save]:
+    """Weights, moments, schedule, counters and the callbacks' state as they were; the records that say so."""
     trainer = training.trainer
     checkpoint, folder, passed_over = _found(training, asked)
     values = dict(checkpoint.values)
@@ -109,7 +109,9 @@ def restore(training: Training, asked: str | bool) -> Resume:
     training.epoch_open = False
     training.begun = checkpoint.step - 1
     _say_what_changed(training, str(values["fingerprint"]))
-    return Resume(step=checkpoint.step, path=folder.name, note="; ".join(passed_over), time=now())
+    step, evaluated = checkpoint.step, training.state.evaluated == checkpoint.step
+    resume = Resume(step=step, path=folder.name, note="; ".join(passed_over), evaluated=evaluated, time=now())
+    return resume, Save(step=step, path=folder.name, reason=str(values["reason"]))
 
 
 def _found(training: Training, asked: str | bool) -> tuple[Checkpoint, Path, list[str]]:

@@ -21,7 +21,7 @@ from whet.engine.logits import compute_logits
 from whet.engine.losses import Loss
 from whet.errors import Diverged, Interrupted, UsageError, nearest
 from whet.metrics.scores import MAIN_METRIC, higher_is_better
-from whet.records import End, Evaluation, Finding, Record, Save, Step
+from whet.records import End, Evaluation, Finding, Record, Step
 from whet.trainer import refusals
 from whet.trainer.callbacks import SILENT, agree, overrides
 from whet.trainer.checkpoints import TrainerCheckpoints
@@ -168,7 +168,7 @@ class Training:
         fingerprint = setup.tokens.fingerprint if setup.tokens else ""
         self.fingerprint = fingerprint
         trainer.state = self._trainer_state()
-        checkpoint = restore(self, resume) if resume else None
+        resumed = restore(self, resume) if resume else ()
         if self.ranks.is_main:
             world = self.ranks.world
             describe(self.folder, trainer.hardware, setup.network, setup.task, rows, fingerprint, world)
@@ -178,9 +178,8 @@ class Training:
             self.append(
                 start_record(self.plan, self.order.steps_per_epoch, setup.task, labels, rows, self._evaluations())
             )
-        if checkpoint is not None:
-            self.append(checkpoint)
-            self.append(Save(step=checkpoint.step, path=checkpoint.path, reason="schedule"))
+        for record in resumed:
+            self.append(record)
 
     def _trainer_state(self) -> TrainerState:
         state = TrainerState(train_batch_size=self.args.per_device_train_batch_size, **self.trainer.zero_flags())
