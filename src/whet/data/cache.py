@@ -57,9 +57,20 @@ class Entry:
 def cache_root() -> Path:
     """Where the cache is: WHET_CACHE, else `whet` in the user's cache folder."""
     if chosen := os.environ.get("WHET_CACHE"):
-        return Path(chosen).expanduser()
+        return expand_home(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "whet"
+    return (Path(base) if base else expand_home("~/.cache")) / "whet"
+
+
+def expand_home(name: str) -> Path:
+    """The path with `~` replaced, where the system knows of a home folder."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # a container may run as a user that nobody has entered anywhere
+        raise EnvironmentFault(
+            f"There is no home folder for {name!r}: HOME is not set, and the system does not know of one.",
+            "Set HOME, or set WHET_CACHE to a folder that can be written and give paths without ~.",
+        ) from None
 
 
 def fingerprint(*parts: Any) -> str:

@@ -162,7 +162,7 @@ class _Builder:
             "said": self.said,
             "splits": list(writers),
         }
-        text = json.dumps(saying, ensure_ascii=False, indent=1)
+        text = json.dumps(saying, indent=1)  # in ASCII: names of files need not be text
         (self.folder / _SAYING).write_text(text, encoding="utf-8")
 
     def _splits(self, raw: dict[str, RawSplit]) -> dict[str, RawSplit]:
