@@ -17,7 +17,7 @@ import pytest
 from whet.config import DataConfig
 from whet.data import cache, cache_manifest
 from whet.data.examples import load_examples
-from whet.data.tokens import tokenize
+from whet.data.tokens.table import tokenize
 from whet.errors import EnvironmentFault
 
 TRIALS = 216
@@ -296,7 +296,8 @@ def test_a_mark_does_not_hide_a_change_that_keeps_size_and_time(marked: Path) ->
 OBTAIN = """
 import sys, time
 from pathlib import Path
-from whet.data import cache, file_locks
+from whet.data import cache
+from whet.utils import file_locks
 if sys.argv[2] == "without locks":
     file_locks.fcntl = None
 def build(folder):

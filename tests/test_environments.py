@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from whet.playground import train_arguments, write_model, write_rows
+from whet.tools.selftest.tiny_run import train_arguments, write_model, write_rows
 
 Ended = tuple[int, str]
 WHET = [sys.executable, "-m", "whet"]

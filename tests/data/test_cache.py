@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from whet.data import cache, file_locks
+from whet.data import cache
 from whet.errors import EnvironmentFault, UsageError
+from whet.utils import file_locks
 
 
 def write(text):

@@ -15,9 +15,9 @@ from tests.conftest import small_model
 from tests.trainer.made import logged, make_rows, make_trainer, weights
 from whet import EarlyStoppingCallback, Trainer, TrainerCallback
 from whet.errors import ArtifactError, UsageError
-from whet.playground import shared_records
 from whet.records import Resume
 from whet.runs.folder import RunFolder
+from whet.tools.selftest.tiny_run import shared_records
 from whet.trainer.notices import WhetNotice
 
 SETTINGS: dict[str, Any] = {

@@ -156,7 +156,7 @@ def _open_closed_streams() -> None:
     """A caller may have closed them (`whet train … >&-`): what is written to them goes nowhere."""
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name of a file need not be text, nor fit the terminal
 
 

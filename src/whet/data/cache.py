@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from whet.data.cache_manifest import Damaged, prove, read_manifest, size_of, write_manifest
-from whet.data.file_locks import exclusive, exclusive_now, lock, still_named
 from whet.errors import EnvironmentFault, UsageError
+from whet.utils.file_locks import exclusive, exclusive_now, lock, still_named
 
 Say = Callable[[str], None]
 DEFAULT_LIMIT_GB = 20.0

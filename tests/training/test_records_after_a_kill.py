@@ -12,11 +12,11 @@ import pytest
 
 from whet.config import make_config
 from whet.errors import Interrupted
-from whet.evaluation import Evaluator
-from whet.playground import differences, story, write_model, write_rows
 from whet.records import End, Evaluation, Finding, Record, Resume, Save, Step, replay
-from whet.runs.store import RunFolder
-from whet.train import train_run
+from whet.runs.folder import RunFolder
+from whet.tools.selftest.tiny_run import differences, story, write_model, write_rows
+from whet.training.evaluation import Evaluator
+from whet.training.run import train_run
 
 LOG_EVERY = 3
 """Not at the saves, so that a resumed run goes on with a loss that is summed up in part."""
@@ -98,7 +98,7 @@ def test_a_kill_in_the_middle_of_a_sum_keeps_its_step_line(run: Run, expected: d
 
 
 def test_a_stop_in_the_middle_of_a_sum_keeps_its_step_line(run: Run, expected: dict[str, Any]) -> None:
-    from whet.engine.loop import Tick
+    from whet.training.plan import Tick
 
     run.told_to_stop_at(Tick, 7)
     run()
