@@ -110,6 +110,10 @@ class Resume(Record):
     kind: ClassVar[str] = "resume"
     path: str
     note: str = ""
+    evaluated: bool = True
+    """Whether the checkpoint was saved after this step's evaluation; otherwise the evaluation is done again."""
+    evaluation_rows: int = 0
+    """Rows per evaluation batch in the checkpoint; batches that were made smaller later are made smaller again."""
     time: str = ""
 
 
@@ -164,7 +168,7 @@ def replay(records: Iterable[Record]) -> Iterator[Record]:
     kept: list[Record] = []
     for record in records:
         if isinstance(record, Resume):
-            kept = [old for old in kept if not _taken_back(old, record.step)]
+            kept = [old for old in kept if not _taken_back(old, record)]
         if isinstance(record, Start):  # written again where a run went on with other settings
             kept = [old for old in kept if not isinstance(old, Start)]
         kept.append(record)
@@ -177,15 +181,19 @@ def _place(record: Record) -> tuple[int, int]:
     return record.step, (len(KINDS) + 1 if isinstance(record, End) else list(KINDS).index(record.kind))
 
 
-def _taken_back(record: Record, step: int) -> bool:
-    """Whether resuming from this step does again what the record says."""
+def _taken_back(record: Record, resume: Resume) -> bool:
+    """Whether the resumed run records it again."""
     if isinstance(record, Resume):
         return False
-    if isinstance(record, Save) and record.step == step:
-        # Written again after the resume: a process can die between completing a checkpoint and recording it.
-        return True
     at_the_end = isinstance(record, End) or (isinstance(record, Evaluation) and record.split == "test")
-    return at_the_end or record.step > step
+    if at_the_end or record.step != resume.step:
+        return at_the_end or record.step > resume.step
+    if isinstance(record, Finding) and "evaluation_rows" in record.details:
+        return int(record.details["evaluation_rows"]) < resume.evaluation_rows
+    if isinstance(record, Evaluation) or (isinstance(record, Finding) and record.about == "verdict"):
+        return not resume.evaluated
+    # A process can die between completing a checkpoint and recording it, so the save is recorded after the resume.
+    return isinstance(record, Save)
 
 
 def without_timings(record: Record) -> dict[str, Any]:

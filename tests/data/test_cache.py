@@ -9,6 +9,7 @@ import pytest
 
 from whet.data import cache
 from whet.errors import EnvironmentFault, UsageError
+from whet.utils import file_locks
 
 
 def write(text):
@@ -100,22 +101,14 @@ def test_those_who_come_second_wait_and_use_what_the_first_built(tmp_path):
     assert len(builds) == 1
 
 
-def test_nobody_waits_for_the_builder_to_end(tmp_path):
-    """Two processes find nothing, one builds and goes on using it: the other must not wait for it to let go."""
-    home = tmp_path / "kind"
-    home.mkdir()
-    calls = []
-
-    def build_as_the_other_process():
-        calls.append(1)
-        assert len(calls) < 20, "still waiting for an entry that is whole"
-        if len(calls) == 1:
-            cache._build(home / "key", write("theirs"), "")
-
-    with open(home / "key.lock", "w") as used_by_the_other:
-        fcntl.flock(used_by_the_other, fcntl.LOCK_SH)
-        path = cache.obtain("kind", "key", write("ours"), root=tmp_path, on_wait=build_as_the_other_process)
-        assert (path / "content").read_text() == "theirs"
+def test_nobody_waits_for_a_process_that_uses_a_damaged_entry(tmp_path):
+    path = cache.obtain("kind", "key", write("whole"), root=tmp_path)
+    (path / "content").unlink()
+    forget(path)
+    with open(tmp_path / "kind" / "key.lock") as used_by_another:
+        fcntl.flock(used_by_another, fcntl.LOCK_SH)
+        path = cache.obtain("kind", "key", write("again"), root=tmp_path)
+    assert (path / "content").read_text() == "again"
 
 
 def test_waiting_can_be_interrupted(tmp_path):
@@ -123,12 +116,12 @@ def test_waiting_can_be_interrupted(tmp_path):
         raise KeyboardInterrupt
 
     (tmp_path / "tokens").mkdir()
-    with cache._alone(tmp_path / "tokens" / "k.lock", None, lambda: False), pytest.raises(KeyboardInterrupt):
+    with file_locks.exclusive(tmp_path / "tokens" / "k.building"), pytest.raises(KeyboardInterrupt):
         cache.obtain("tokens", "k", write("x"), root=tmp_path, on_wait=interrupt)
 
 
 def test_without_locks_the_loser_of_a_race_uses_the_winners_entry(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "fcntl", None)
+    monkeypatch.setattr(file_locks, "fcntl", None)
 
     def beaten(folder):
         cache._build(tmp_path / "tokens" / "k", write("winner"), "")
@@ -178,7 +171,7 @@ def test_an_entry_that_a_live_process_uses_is_not_removed(tmp_path):
 
 
 def test_without_locks_only_old_entries_are_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "fcntl", None)
+    monkeypatch.setattr(file_locks, "fcntl", None)
     cache.obtain("tokens", "k", write("x"), root=tmp_path)
     assert cache.clear(tmp_path) == []
     os.utime(tmp_path / "tokens" / "k.lock", (0, 0))

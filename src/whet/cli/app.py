@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -16,6 +17,9 @@ from typing import NoReturn
 from whet.errors import EnvironmentFault, Interrupted, WhetError
 from whet.utils.hf_libraries import load_as_command
 from whet.utils.signals import SIGNALS, SignalArrived, hearing_again, put_off, remember
+
+NO_TEMPORARY_FOLDER = "No usable temporary directory"
+"""How Python's FileNotFoundError begins."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -57,6 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         return _report(EnvironmentFault("The system allows no more threads.", "Raise its limit on them or on memory."))
     except OSError as error:
+        if NO_TEMPORARY_FOLDER in str(error):
+            return _report(EnvironmentFault(f"{error.strerror}.", "Set TMPDIR to a folder that can be written."))
         where = f" {error.filename!r}" if error.filename else ""
         return _report(EnvironmentFault(f"The system refused{where}: {error.strerror or error}."))
 
@@ -150,6 +156,8 @@ def _open_closed_streams() -> None:
     """A caller may have closed them (`whet train … >&-`): what is written to them goes nowhere."""
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name of a file need not be text, nor fit the terminal
 
 
 def _finished(code: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -48,7 +49,7 @@ def check(
     from whet.data.examples import load_examples
     from whet.inference.token_preview import as_read
 
-    examples = load_examples(config.data.source, config.data)
+    examples = load_examples(config.data.source, config.data, say=partial(click.echo, err=True))
     report = as_read(audit(examples), examples, config.model)
     if as_json:
         columns = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ def evaluate(run: str, source: str, trust_remote_code: bool | None, as_json: boo
     from whet.api import load
     from whet.inference.evaluate import evaluate_model
 
-    results = evaluate_model(load(run, trust_remote_code=bool(trust_remote_code)), source, config.data)
+    model = load(run, trust_remote_code=bool(trust_remote_code))
+    results = evaluate_model(model, source, config.data, say=partial(click.echo, err=True))
     if as_json:
         click.echo(json.dumps({"run": run, "source": source, "splits": results}))
         return

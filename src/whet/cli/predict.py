@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +129,7 @@ def _read(source: str, config: DataConfig) -> Given:
     from whet.data.examples import load_examples
 
     try:
-        splits = load_examples(source, config, labelled=False).rows
+        splits = load_examples(source, config, labelled=False, say=partial(click.echo, err=True)).rows
     except DataError as error:
         # Here --text is a text to label.
         error.hint = error.hint.replace("--text", "--text-column").replace("--pair", "--pair-column")

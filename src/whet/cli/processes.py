@@ -86,6 +86,11 @@ def launch(arguments: list[str], processes: int, restarts: int) -> int:
             raise _fault(error, restarts, lost) from None
         except SignalException:
             return Interrupted.exit_code
+        except OSError as error:
+            raise EnvironmentFault(
+                f"{processes} processes could not be started: {error.strerror or error}.",
+                "Leave --processes out, or raise this user's limit on processes.",
+            ) from None
         return max((int(file.read_text()) for file in codes.iterdir()), default=0)
 
 

@@ -1,10 +1,11 @@
 """Things that are computed once and kept: folders named by what they were computed from.
 
-An entry is a folder `ROOT/KIND/KEY`. It is built in a temporary folder beside it and renamed, so it is whole
-or absent. `KEY.lock` beside it serves three ends: while a process builds the entry it holds the lock alone,
-so that other processes wait instead of doing the work again; while a process uses the entry it shares the
-lock, so that making room never takes the entry away from it; and the file's time says when the entry was last
-used. The system drops locks with the process, so a killed process blocks nobody.
+An entry is a folder `ROOT/KIND/KEY`. It is built in a temporary folder beside it and renamed, so it is whole or
+absent; `cache_manifest` proves it before it is used, and a damaged one is built again.
+
+Two locks lie beside it (see `file_locks`). A process that uses the entry shares `KEY.lock` until it ends, so that
+making room never takes the entry away from it; that file's time says when the entry was last used. A process that
+builds the entry holds `KEY.building` alone, so that other processes wait instead of doing the work again.
 """
 
 from __future__ import annotations
@@ -12,36 +13,32 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
+import math
 import os
 import secrets
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from whet.data.cache_manifest import Damaged, prove, read_manifest, size_of, write_manifest
 from whet.errors import EnvironmentFault, UsageError
+from whet.utils.file_locks import exclusive, exclusive_now, lock, still_named
 
-fcntl: Any
-try:
-    import fcntl
-except ImportError:  # Windows: no locks between processes; renaming and the age rule have to do
-    fcntl = None
-
+Say = Callable[[str], None]
 DEFAULT_LIMIT_GB = 20.0
 GB = 1_000_000_000
-POLL_SECONDS = 0.05
-# Without locks nobody can tell whether a folder is in use, so only what was left alone for a day may go.
-SAFE_AGE_SECONDS = 24 * 3600.0
+BUILDS = 3
+"""How often an entry that is damaged as soon as it is built is built again."""
 
-_MANIFEST = "entry.json"
 _LIMIT = "limit"
 _SCRATCH = ".building-"
+_LOCKS = (".lock", ".building")
 
-# Locks of the entries this process uses, held until it ends: arrays may be mapped from them at any time.
-_held: dict[Path, int] = {}
+# Locks of the entries this process uses, held until it ends: arrays may be mapped from them at any time. None where
+# the folder may only be read: nobody can make room there.
+_held: dict[Path, int | None] = {}
 
 
 @dataclass(frozen=True)
@@ -60,9 +57,20 @@ class Entry:
 def cache_root() -> Path:
     """Where the cache is: WHET_CACHE, else `whet` in the user's cache folder."""
     if chosen := os.environ.get("WHET_CACHE"):
-        return Path(chosen).expanduser()
+        return expand_home(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "whet"
+    return (Path(base) if base else expand_home("~/.cache")) / "whet"
+
+
+def expand_home(name: str) -> Path:
+    """The path with `~` replaced, where the system knows of a home folder."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # a container may run as a user that nobody has entered anywhere
+        raise EnvironmentFault(
+            f"There is no home folder for {name!r}: HOME is not set, and the system does not know of one.",
+            "Set HOME, or set WHET_CACHE to a folder that can be written and give paths without ~.",
+        ) from None
 
 
 def fingerprint(*parts: Any) -> str:
@@ -101,43 +109,53 @@ def obtain(
     root: Path | None = None,
     note: str = "",
     on_wait: Callable[[], None] | None = None,
+    say: Say = lambda line: None,
 ) -> Path:
-    """The folder of this entry, built by `build(empty_folder)` if it is not there.
+    """The folder of this entry, built by `build(empty_folder)` if it is not there or is damaged, which is said.
 
     One process builds; others that ask for the same entry wait and call `on_wait` meanwhile, which may raise.
     The entry stays until this process ends. What `build` raises comes through, and leaves nothing behind.
     """
     home = (cache_root() if root is None else root) / kind
-    path, lock_path = home / key, home / f"{key}.lock"
+    path = home / key
     with _disk_faults(home):
         home.mkdir(parents=True, exist_ok=True)
-        while True:
-            _hold(path, lock_path, on_wait)
-            if _whole(path):
-                _touch(lock_path)
+    for attempt in range(BUILDS + 1):
+        with _disk_faults(home):
+            _hold(path, on_wait)
+            damage = _damage(path)
+            if not damage:
                 return path
-            _release(path)
-            with _alone(lock_path, on_wait, unless=lambda: _whole(path)) as alone:
-                if alone and not _whole(path):
+            if attempt == BUILDS:
+                break
+            if not attempt and os.path.lexists(path):
+                say(f"The cache entry {kind}/{key[:12]} is damaged ({damage}): it is built again.")
+            with exclusive(_building_lock_of(path), on_wait):
+                if _damage(path):  # otherwise another process has built it meanwhile
                     _build(path, build, note)
                     trim(root=home.parent, keep=path)
+    raise EnvironmentFault(
+        f"The cache entry {str(path)!r} is damaged as soon as it is built: {damage}.",
+        "The disk may be failing, or another program may write there: set WHET_CACHE to another folder.",
+    )
 
 
 def entries(root: Path | None = None) -> list[Entry]:
-    """Every whole entry, the one used longest ago first."""
+    """Every entry, damaged ones too, the one used longest ago first."""
     root = cache_root() if root is None else root
     found = []
-    for manifest in sorted(root.glob(f"*/*/{_MANIFEST}")):
-        path = manifest.parent
-        if path.name.startswith(_SCRATCH):
+    for path in sorted(root.glob("*/*")):
+        if path.name.startswith(_SCRATCH) or not path.is_dir() or path.name.endswith(_LOCKS):
             continue
         try:
-            content = json.loads(manifest.read_text(encoding="utf-8"))
-            used = _lock_of(path).stat().st_mtime if _lock_of(path).exists() else manifest.stat().st_mtime
-            size = sum(content["files"].values())
-            found.append(Entry(path.parent.name, path.name, path, content["note"], size, used))
-        except (OSError, ValueError, KeyError):
-            continue  # removed by another process, or damaged: `obtain` builds it anew
+            manifest = read_manifest(path)
+            note, size = str(manifest["note"]), sum(file["bytes"] for file in manifest["files"].values())
+        except Damaged as damage:
+            note, size = f"damaged: {damage}", size_of(path)
+        with contextlib.suppress(OSError):  # removed by another process meanwhile
+            lock_path = _lock_of(path)
+            used = (lock_path if lock_path.exists() else path).stat().st_mtime
+            found.append(Entry(path.parent.name, path.name, path, note, size, used))
     return sorted(found, key=lambda entry: entry.used)
 
 
@@ -166,9 +184,10 @@ def clear(root: Path | None = None) -> list[Entry]:
 def read_limit(root: Path | None = None) -> float:
     """The size limit in GB that `whet cache --limit` set, or the default."""
     try:
-        return float(((cache_root() if root is None else root) / _LIMIT).read_text(encoding="utf-8"))
+        limit = float(((cache_root() if root is None else root) / _LIMIT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return DEFAULT_LIMIT_GB
+    return limit if math.isfinite(limit) and limit >= 0 else DEFAULT_LIMIT_GB
 
 
 def write_limit(limit_gb: float, root: Path | None = None) -> None:
@@ -183,81 +202,109 @@ def write_limit(limit_gb: float, root: Path | None = None) -> None:
 
 def in_use(path: Path) -> bool:
     """Does a live process use this entry?"""
-    with _exclusive_now(_lock_of(path)) as alone:
+    with exclusive_now(_lock_of(path)) as alone:
         return not alone
 
 
 def _build(path: Path, build: Callable[[Path], None], note: str) -> None:
-    scratch = path.with_name(f"{_SCRATCH}{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
+    scratch = _scratch(path, str(os.getpid()))
     scratch.mkdir()
     try:
-        build(scratch)
-        files = {str(file.relative_to(scratch)): file.stat().st_size for file in scratch.rglob("*") if file.is_file()}
-        manifest = {"note": note, "files": files}
-        (scratch / _MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False), encoding="utf-8")
-        if path.exists() and not _whole(path):
-            shutil.rmtree(path, ignore_errors=True)
+        with _source_faults():
+            build(scratch)
+        write_manifest(scratch, _place(path), note)
+        if os.path.lexists(path) and _damage(path):
+            _take_away(path)
         try:
             scratch.rename(path)
         except OSError:
-            if not _whole(path):  # otherwise another process, where locks do not work, was first: use its entry
+            if _damage(path):  # otherwise another process, where locks do not work, was first: use its entry
                 raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _whole(path: Path) -> bool:
-    """Is everything there that was written? By size: that finds files cut short, and costs nothing."""
+def _damage(path: Path) -> str:
+    """Why the entry cannot be used; empty if it is whole."""
     try:
-        files = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))["files"]
-        return all((path / name).stat().st_size == size for name, size in files.items())
-    except (OSError, ValueError, KeyError, AttributeError):
-        return False
+        prove(path, _place(path), _held.get(path))
+    except Damaged as damage:
+        return str(damage)
+    return ""
 
 
 def _remove(path: Path) -> bool:
     lock_path = _lock_of(path)
-    with _exclusive_now(lock_path) as alone:
+    with exclusive_now(lock_path) as alone:
         if not alone:
             return False
-        # Renamed first, so that nobody ever sees half an entry.
-        scratch = path.with_name(f"{_SCRATCH}{path.name}-gone-{secrets.token_hex(4)}")
         try:
-            path.rename(scratch)
+            _take_away(path)
         except OSError:
             return False
-        shutil.rmtree(scratch, ignore_errors=True)
-        lock_path.unlink(missing_ok=True)
+        _delete(lock_path)
         return True
+
+
+def _take_away(path: Path) -> None:
+    """Rename it first, so that no process ever sees half an entry. What is mapped from it stays readable."""
+    doomed = _scratch(path, "gone")
+    path.rename(doomed)
+    _delete(doomed)
+
+
+def _delete(path: Path) -> None:
+    """A file, or a folder with all that is in it; whatever cannot be deleted stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _sweep(root: Path) -> None:
     """Remove what killed processes left half built: nobody holds the lock of such an entry."""
     for scratch in root.glob(f"*/{_SCRATCH}*"):
-        key = scratch.name.removeprefix(_SCRATCH).rsplit("-", 2)[0]
-        path = scratch.with_name(key)
-        with _exclusive_now(_lock_of(path)) as alone:
+        path = scratch.with_name(scratch.name.removeprefix(_SCRATCH).rsplit("-", 2)[0])
+        building = _building_lock_of(path)
+        with exclusive_now(building) as alone:
             if alone:
-                shutil.rmtree(scratch, ignore_errors=True)
-                if not path.exists():
-                    _lock_of(path).unlink(missing_ok=True)
+                _delete(scratch)
+                _delete(building)
+        if alone and not path.exists():
+            with exclusive_now(_lock_of(path)) as unused:
+                if unused:
+                    _delete(_lock_of(path))
+
+
+def _place(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+def _scratch(path: Path, mark: str) -> Path:
+    return path.with_name(f"{_SCRATCH}{path.name}-{mark}-{secrets.token_hex(4)}")
 
 
 def _lock_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.lock")
 
 
-def _touch(lock_path: Path) -> None:
-    with contextlib.suppress(OSError):  # a cache that may only be read still serves
-        os.utime(lock_path)
+def _building_lock_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.building")
 
 
-def _hold(path: Path, lock_path: Path, on_wait: Callable[[], None] | None) -> None:
+def _hold(path: Path, on_wait: Callable[[], None] | None) -> None:
     """Share the entry's lock until the process ends."""
-    if path not in _held:
-        descriptor = _locked(lock_path, shared=True, on_wait=on_wait)
-        assert descriptor is not None
-        _held[path] = descriptor
+    descriptor = _held.get(path)
+    if descriptor is not None and still_named(descriptor, _lock_of(path)):
+        return
+    _release(path)
+    try:
+        _held[path] = lock(_lock_of(path), shared=True, on_wait=on_wait)
+    except OSError:
+        if not path.is_dir():
+            raise
+        _held[path] = None  # an entry in a folder that may only be read
 
 
 def _release(path: Path) -> None:
@@ -266,100 +313,34 @@ def _release(path: Path) -> None:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def _alone(lock_path: Path, on_wait: Callable[[], None] | None, unless: Callable[[], bool]) -> Iterator[bool]:
-    """Hold the lock alone, or learn that there is no more need to.
+class _SourceFault(Exception):
+    """Carries an OSError of reading a source past those that are about the cache."""
 
-    Whoever built the entry shares its lock for as long as it lives: waiting for that to end could take for ever.
-    """
-    descriptor = _locked(lock_path, shared=False, on_wait=on_wait, unless=unless)
-    try:
-        yield descriptor is not None
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
+    def __init__(self, error: OSError) -> None:
+        self.error = error
 
 
 @contextlib.contextmanager
-def _exclusive_now(lock_path: Path) -> Iterator[bool]:
-    """Try to hold the lock alone, without waiting; says whether it worked.
-
-    Where there are no locks, it says whether the entry was left alone for long enough.
-    """
+def _source_faults() -> Iterator[None]:
     try:
-        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError:
-        yield False
-        return
-    try:
-        locked = _try_lock(descriptor, shared=False)
-        if locked is None:
-            locked = time.time() - os.fstat(descriptor).st_mtime > SAFE_AGE_SECONDS
-        yield locked and _still_named(descriptor, lock_path)
-    finally:
-        os.close(descriptor)
-
-
-def _locked(
-    lock_path: Path,
-    *,
-    shared: bool,
-    on_wait: Callable[[], None] | None,
-    unless: Callable[[], bool] = lambda: False,
-) -> int | None:
-    """A descriptor that holds the lock; None if `unless` came true before others let go of it."""
-    while True:
-        try:
-            descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError:
-            descriptor = os.open(lock_path, os.O_RDONLY)
-        try:
-            while _try_lock(descriptor, shared=shared) is False:
-                if unless():
-                    os.close(descriptor)
-                    return None
-                if on_wait is not None:
-                    on_wait()
-                time.sleep(POLL_SECONDS)
-            if _still_named(descriptor, lock_path):
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-
-
-def _still_named(descriptor: int, lock_path: Path) -> bool:
-    """Whoever removes an entry removes its lock file; a lock on a file without a name protects nothing."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), lock_path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _try_lock(descriptor: int, *, shared: bool) -> bool | None:
-    """Lock it now: True, or False if another holds it, or None where there are no locks.
-
-    Some network file systems have none: there the atomic rename alone keeps entries whole.
-    """
-    if fcntl is None:
-        return None
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        yield
     except OSError as error:
-        return False if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES) else None
-    return True
+        if error.errno in _FULL or error.errno in _CLOSED:
+            raise
+        raise _SourceFault(error) from None
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 
 
 @contextlib.contextmanager
 def _disk_faults(path: Path) -> Iterator[None]:
     try:
         yield
+    except _SourceFault as fault:
+        raise fault.error from None
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            hint = "Free some room, run `whet cache --clear`, or set WHET_CACHE to a folder on another disk."
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-            hint = "Set WHET_CACHE to a folder that can be written."
-        else:
-            raise
+        full = "Free some room, run `whet cache --clear`, or set WHET_CACHE to a folder on another disk."
+        hint = full if error.errno in _FULL else "Set WHET_CACHE to a folder that can be written."
         raise EnvironmentFault(f"Cannot write the cache in {str(path)!r}: {error.strerror or error}.", hint) from None

@@ -14,7 +14,7 @@ from typing import Any
 
 from whet.config import DataConfig
 from whet.data.audit.shortcuts import telling_columns
-from whet.data.cache import fingerprint, obtain
+from whet.data.cache import Say, fingerprint, obtain
 from whet.data.columns import Columns, choose_columns, column_kind, label_columns, own_name
 from whet.data.example_files import SplitRows
 from whet.data.labels import LabelReader, labels_of_task, understand_labels
@@ -56,12 +56,18 @@ class Examples:
 
 
 def load_examples(
-    source: Any, config: DataConfig | None = None, *, labelled: bool = True, task: Task | None = None
+    source: Any,
+    config: DataConfig | None = None,
+    *,
+    labelled: bool = True,
+    task: Task | None = None,
+    say: Say = lambda line: None,
 ) -> Examples:
     """Examples out of any source.
 
     With `labelled=False` no label is needed, nothing is split, and a single file becomes the split `test`. A
-    `task` there (that of a trained model) makes a label column that is found be read in the task's own order.
+    `task` there (that of a trained model) makes a label column that is found be read in the task's own order. `say` is
+    told of a damaged entry of the cache, which is read from the source again.
     """
     config = config or DataConfig()
     with tempfile.TemporaryDirectory(prefix="whet-") as spool:
@@ -71,7 +77,7 @@ def load_examples(
         def build(folder: Path) -> None:
             _Builder(found, config, folder, labelled, task).build()
 
-        return _open(obtain("examples", key, build, note=found.name))
+        return _open(obtain("examples", key, build, note=found.name, say=say))
 
 
 def _settings(config: DataConfig) -> dict[str, Any]:
@@ -156,7 +162,7 @@ class _Builder:
             "said": self.said,
             "splits": list(writers),
         }
-        text = json.dumps(saying, ensure_ascii=False, indent=1)
+        text = json.dumps(saying, indent=1)  # in ASCII: names of files need not be text
         (self.folder / _SAYING).write_text(text, encoding="utf-8")
 
     def _splits(self, raw: dict[str, RawSplit]) -> dict[str, RawSplit]:

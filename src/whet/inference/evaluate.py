@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from whet.config import DataConfig
+from whet.data.cache import Say
 from whet.data.examples import load_examples
 from whet.errors import DataError
 from whet.inference.predictor import Predictor
@@ -14,10 +15,12 @@ from whet.metrics.intervals import absent_classes, score_intervals
 from whet.metrics.majority import majority
 
 
-def evaluate_model(predictor: Predictor, source: Any, config: DataConfig) -> dict[str, Any]:
+def evaluate_model(
+    predictor: Predictor, source: Any, config: DataConfig, say: Say = lambda line: None
+) -> dict[str, Any]:
     """Scores for each labelled split of the source."""
     task = predictor.task
-    examples = load_examples(source, config, labelled=False, task=task)
+    examples = load_examples(source, config, labelled=False, task=task, say=say)
     results: dict[str, Any] = {}
     for name, split in examples.rows.items():
         labels = split.column("label")

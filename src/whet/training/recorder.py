@@ -194,7 +194,16 @@ class Recorder:
         self.ranks.from_main(checkpoint.step)
         self._take_up(checkpoint)
         name, notes = self._name(checkpoint.step), [*passed_over, *([changed] if changed else [])]
-        self._append(Resume(step=checkpoint.step, path=name, note="; ".join(notes), time=now()))
+        self._append(
+            Resume(
+                step=checkpoint.step,
+                path=name,
+                note="; ".join(notes),
+                evaluated=self.job.state.evaluated == checkpoint.step,
+                evaluation_rows=self.evaluator.batch_rows,
+                time=now(),
+            )
+        )
         # The process may have died between completing this checkpoint and recording it.
         self._append(Save(step=checkpoint.step, path=name, reason=str(checkpoint.values["reason"])))
         self.say(f"Resuming {self.folder.path} from step {checkpoint.step} of {self.job.plan.total_steps}.")

@@ -69,7 +69,7 @@ def read_examples(source: Any, config: Config, say: Say) -> tuple[Examples, Audi
     """The data, what was understood, and what is wrong with it; errors stop here, before time is spent."""
     if config.data.task != "auto":
         refuse_without_effect(config, config.data.task)
-    examples = load_examples(source, config.data)
+    examples = load_examples(source, config.data, say=say)
     for line in examples.said:
         say(line)
     refuse_without_effect(config, examples.task.kind)
@@ -164,6 +164,7 @@ def make_tokens(
             task=examples.task,
             cache=cache_root(),
             on_progress=tick,
+            say=say,
         )
     read = _as_read(config, examples, report, tokenizer, tokens, limit)
     _stop_or_say(read, report.findings, config, say)

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from whet.config import DataConfig
+from whet.data.cache import expand_home
 from whet.data.column_names import SPLITS
 from whet.data.readers.arrow_files import read_arrow, read_parquet
 from whet.data.readers.csv_files import read_delimited
 from whet.data.readers.raw_table import RawSplit, join
 from whet.data.readers.text_files import COMPRESSED_SUFFIXES, first_bytes, plain_suffix
-from whet.errors import DataError, WhetError
+from whet.errors import DataError, UsageError, WhetError
 
 Reader = Callable[[Path, DataConfig, Path], RawSplit]
 DELIMITED = (".csv", ".tsv", ".tab", ".txt", ".psv")
@@ -45,7 +46,7 @@ def find_source(source: Any, config: DataConfig, scratch: Path) -> Source:
     if "\0" in name:
         raise DataError("the name of the source holds a NUL byte.")
     if name == "-":
-        found = Source("files", "standard input", {"train": (_spool(sys.stdin.buffer, scratch),)})
+        found = Source("files", "standard input", {"train": (_spool(_standard_input(), scratch),)})
     else:
         found = _find_path(name, scratch)
     return _with_given_splits(found, config)
@@ -54,7 +55,7 @@ def find_source(source: Any, config: DataConfig, scratch: Path) -> Source:
 def _find_path(name: str, scratch: Path) -> Source:
     from whet.data.readers.folders import find_folder
 
-    path = Path(name).expanduser()
+    path = expand_home(name)
     try:
         if not path.exists() and name.startswith("sample/"):
             path = Path(__file__).parents[2] / name
@@ -132,20 +133,26 @@ def _with_given_splits(found: Source, config: DataConfig) -> Source:
     for split, given in (("validation", config.validation), ("test", config.test)):
         if given is None:
             continue
-        path = Path(given).expanduser()
+        path = expand_home(given)
         if not path.is_file():
             raise DataError(f"There is no file {given!r} (--{split}).", _neighbours(path))
         files[split] = (path,)
     return Source(found.kind, found.name, files, found.value, found.notes)
 
 
+def _standard_input() -> BinaryIO:
+    if sys.stdin is None:  # the caller closed it
+        raise UsageError("The source is '-', and standard input is closed.", "Give a file, or pipe the rows in.")
+    return sys.stdin.buffer
+
+
 def readable_twice(name: str, scratch: Path) -> str:
     """The source, or the file that now holds what could be read only once: standard input, a pipe."""
     try:
         if name == "-":
-            return str(_spool(sys.stdin.buffer, scratch))
-        if Path(name).expanduser().is_fifo():
-            with open(Path(name).expanduser(), "rb") as stream:
+            return str(_spool(_standard_input(), scratch))
+        if expand_home(name).is_fifo():
+            with open(expand_home(name), "rb") as stream:
                 return str(_spool(stream, scratch))
     except OSError as error:
         raise DataError(f"the name {name[:80]!r} cannot be a path: {error.strerror}.") from None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whet.data.cache import fingerprint, obtain
+from whet.data.cache import Say, fingerprint, obtain
 from whet.data.tokens.array_files import ArrayWriter, forget_pages, open_array
 from whet.data.tokens.encoders import Encoded, choose_encoder, has_types, token_for_nothing
 
@@ -87,11 +87,13 @@ def tokenize(
     task: Task,
     cache: Path | None,
     on_progress: Progress | None = None,
+    say: Say = lambda line: None,
 ) -> Tokens:
     """Tokens of a split with columns `text`, `pair` (if there is one) and `label` (if there is one).
 
     `cache` is the cache's root; without one nothing is kept. `on_progress` is called with the number of rows
-    done after every chunk, and with 0 before that and while another process makes the same; it may raise.
+    done after every chunk, and with 0 before that and while another process makes the same; it may raise. `say` is told
+    of a damaged entry of the cache, which is made from the texts again.
     """
     tick = on_progress or (lambda rows: None)
     labels = _labels(split, task)
@@ -107,7 +109,7 @@ def tokenize(
             build(Path(name))
             return _read(Path(name), labels, marked)
     note = f"{len(split):,} rows, at most {max_length} tokens"
-    folder = obtain("tokens", key, build, root=cache, note=note, on_wait=lambda: tick(0))
+    folder = obtain("tokens", key, build, root=cache, note=note, on_wait=lambda: tick(0), say=say)
     tick(len(split))
     return _read(folder, labels, marked)
 

@@ -40,14 +40,20 @@ class Warm:
             "OMP_NUM_THREADS": "1",
             "TOKENIZERS_PARALLELISM": "false",
         }
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "whet.tools.selftest.fork_server"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            bufsize=0,
-            start_new_session=True,  # a Ctrl-C is for us alone
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "whet.tools.selftest.fork_server"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+                bufsize=0,
+                start_new_session=True,  # a Ctrl-C is for us alone
+            )
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise EnvironmentFault(
+                f"The self-test could not start a process: {reason}.", "Raise this user's limit on processes."
+            ) from None
         self._answers: dict[int, queue.Queue[int]] = {}
         self._asking = threading.Lock()
         self._ready: queue.Queue[bool] = queue.Queue()
