@@ -41,6 +41,10 @@ class DataConfig:
         "auto", "what the labels are", "--task"
     )
     label_delimiter: str | None = setting(None, "what separates several labels in one cell", "--label-delimiter")
+    min_rows: int = setting(0, "leave out labels with fewer training rows", "--min-rows")
+    rare: str | None = setting(
+        None, "merge labels below --min-rows (or below 3 rows) into one of this name, such as other", "--rare"
+    )
     encoding: str = setting("utf-8", "encoding of text files", "--encoding")
     delimiter: str | None = setting(None, "what separates columns (found if not given)", "--delimiter")
     quoting: Literal["auto", "yes", "no"] = setting(
@@ -58,6 +62,8 @@ class DataConfig:
         for name in ("validation_share", "test_share"):
             value = getattr(self, name)
             _check(0 <= value < 1, name, value, "at least 0 and below 1")
+        _check(self.min_rows >= 0, "min_rows", self.min_rows, "at least 0")
+        _check(self.rare is None or bool(self.rare.strip()), "rare", self.rare, "the name of a label")
         _check(self.max_field_mb > 0, "max_field_mb", self.max_field_mb, "above 0")
 
 

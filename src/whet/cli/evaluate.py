@@ -23,8 +23,8 @@ def evaluate(run: str, source: str, trust_remote_code: bool | None, as_json: boo
 
     RUN is a run folder or a model folder; SOURCE a file, a folder or a hub name.
     """
-    for name, column in _columns(run).items():
-        flags[name] = flags[name] or column
+    for name, given in _settings_of(run).items():
+        flags[name] = flags[name] or given
     config = resolve({**flags, "source": source}, None, ())
 
     from whet.predict import load
@@ -48,11 +48,14 @@ def evaluate(run: str, source: str, trust_remote_code: bool | None, as_json: boo
         click.echo(f"  commonest answer   {answer['value']:.4f}  ({answer['metric']})")
 
 
-def _columns(run: str) -> dict[str, str]:
-    """The names that the training data had, where the run knows them."""
+def _settings_of(run: str) -> dict[str, str]:
+    """The names that the training data had, and what its rare labels became, where the run knows them."""
     from whet.runs.store import RunFolder
 
     if not (Path(run) / "data.json").is_file():
         return {}
-    found = RunFolder.open(run).data.get("columns", {})
-    return {name: column for name, column in found.items() if name in ("text", "pair", "label") and column}
+    folder = RunFolder.open(run)
+    found = folder.data.get("columns", {})
+    settings = {name: column for name, column in found.items() if name in ("text", "pair", "label") and column}
+    rare = folder.config.data.rare
+    return {**settings, "rare": rare} if rare is not None and rare in folder.data.get("labels", ()) else settings

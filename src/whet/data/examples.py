@@ -17,6 +17,7 @@ from whet.data.cache import fingerprint, obtain
 from whet.data.columns import Columns, Task, choose_columns, column_kind, label_columns, own_name
 from whet.data.giveaways import telling_columns
 from whet.data.labels import LabelReader, labels_of_task, understand_labels
+from whet.data.rare_labels import for_known_labels, without_rare
 from whet.data.raw import RawSplit, printable
 from whet.data.sources import Source, find_source, read_source
 from whet.data.split_rows import SplitRows
@@ -200,15 +201,19 @@ class _Builder:
         if columns.label is None or (not self.labelled and self.task is None):
             self.said.append(f"Columns: {texts} ({flags}).")
             return None
+        rare = ""
         if self.labelled:
-            reader = understand_labels(raw, columns, self.config)
+            reader, rare = without_rare(understand_labels(raw, columns, self.config), raw["train"], self.config)
         else:
             assert self.task is not None
-            reader = labels_of_task(next(iter(raw.values())), columns.label, self.task, self.config)
+            first = next(iter(raw.values()))
+            reader = for_known_labels(labels_of_task(first, columns.label, self.task, self.config), self.config)
         labels = " / ".join(map(printable, reader.task.labels[:6])) + (" / …" if len(reader.task.labels) > 6 else "")
         what = f"{reader.task.kind}, {labels}" if labels else reader.task.kind
         note = f" ({reader.note})" if reader.note else ""
         self.said.append(f"Columns: {texts}, label {columns.label!r}: {what}{note} ({flags} --label --task).")
+        if rare:
+            self.said.append(rare)
         return reader
 
     def _check_columns(self, raw: dict[str, RawSplit], columns: Columns) -> None:
@@ -307,6 +312,8 @@ class _Builder:
             "dropped_empty": sum(writer.dropped for writer in writers.values()),
             "unlabelled": {name: w.unlabelled for name, w in writers.items() if w.unlabelled},
             "telling_columns": self.telling,
+            "rare_labels": dict(reader.rare) if reader else {},
+            "rare_rows": {name: w.rare for name, w in writers.items() if w.rare},
             "unseen_labels": {name: dict(counts.most_common(20)) for name, counts in unseen.items()},
             "unseen_rows": dict(reader.unseen_rows) if reader else {},
         }
