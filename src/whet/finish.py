@@ -120,12 +120,7 @@ def majority_answer(task: Task, train: Array | None, labels: Array | None) -> di
     if train is None or labels is None or not len(labels):
         return {}
     found = majority(task.kind, train, labels)
-    answer: Any = found.label
-    if task.kind in ("binary", "multiclass"):
-        answer = task.labels[int(found.label)]
-    elif task.kind == "multilabel":
-        answer = [name for name, chosen in zip(task.labels, found.label, strict=True) if chosen]
-    return {"label": answer, "metric": found.metric, "value": found.value, **found.scores}
+    return {"label": found.named(task.labels), "metric": found.metric, "value": found.value, **found.scores}
 
 
 def finish(
@@ -264,7 +259,6 @@ def _predictions_table(job: Job, split: str, logits: Array) -> Any:
         columns["probability"] = pa.array(likely.max(axis=1).astype(np.float32))
     elif task.kind == "regression":
         columns["predicted"] = pa.array(answers.reshape(-1).astype(np.float32))
-        columns["probability"] = pa.nulls(len(rows), pa.float32())
     else:
         columns["predicted"] = pa.array(answers.astype(np.int64))
         columns["probability"] = pa.array(likely.max(axis=1).astype(np.float32))

@@ -131,3 +131,11 @@ def test_an_empty_cell_among_classes_is_refused_and_the_way_out_is_named() -> No
     with pytest.raises(DataError, match=r"10 rows have no label.*none of the labels.*--task multilabel"):
         task(["a", "b", "", "a"] * 10)
     assert task(["a", "b", "", "a"] * 10, task="multilabel").kind == "multilabel"
+
+
+@pytest.mark.parametrize(
+    "labels, graded", [([1, 2, 3, 4, 5], True), (["0", "1", "2"], True), ([0, 1], False), ([1, 2, 9], False)]
+)
+def test_grades_are_classes_and_the_other_way_is_said(labels: list[Any], graded: bool) -> None:
+    examples = load(([text(number) for number in range(60)], (labels * 60)[:60]))
+    assert ("classes; --task regression if their order matters" in examples.said[0]) == graded

@@ -166,6 +166,8 @@ def _check_output(path: Path, source: str | None) -> None:
 
 
 def _flat(prediction: Prediction) -> dict[str, Any]:
+    if isinstance(prediction.label, float):
+        return {"label": float(f"{prediction.label:.7g}")}  # as many digits as a float32 has
     named = {f"p({name})": round(value, 6) for name, value in prediction.probabilities.items()}
     return {"label": prediction.label, "probability": prediction.probability, **named}
 
@@ -191,8 +193,10 @@ def _write(
 
 
 def _print(table: list[dict[str, Any]]) -> None:
+    from whet.runs.score_words import number
+
     for line in table:
         label = ", ".join(line["label"]) if isinstance(line["label"], list) else line["label"]
-        shown = f"{label:.4f}" if isinstance(label, float) else label
-        likely = "" if line["probability"] is None else f"  {line['probability']:.4f}"
+        shown = number(label) if isinstance(label, float) else label
+        likely = "" if line.get("probability") is None else f"  {line['probability']:.4f}"
         click.echo(f"{line['row']:>6}  {shown}{likely}")

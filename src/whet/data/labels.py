@@ -29,6 +29,8 @@ from whet.data.raw import RawSplit, printable
 NEGATIONS = ("not", "non", "no", "un", "in", "dis", "il", "ir", "im")
 MOST_WHOLE_NUMBERS = 100
 MOST_CLASSES = 1000
+MOST_GRADES = 11
+"""Whole numbers without a gap, and no more of them, may be grades: from 0 to 10."""
 LEFT_OUT = -1
 """The place of a label whose rows are not taken."""
 Cut = Callable[[str], list[str]]
@@ -305,7 +307,9 @@ def _whole_numbers(train: RawSplit, found: Survey, column: str, config: DataConf
             column=column,
         )
     task = _classes_task(train, [str(number) for number in numbers], column, config, found)
-    return LabelReader(task, column, numeric=True, minus_one_is_missing=not asked)
+    graded = not asked and 3 <= len(numbers) == numbers[-1] - numbers[0] + 1 <= MOST_GRADES
+    note = "classes; --task regression if their order matters" if graded else ""
+    return LabelReader(task, column, numeric=True, minus_one_is_missing=not asked, note=note)
 
 
 def _several_in_a_cell(train: RawSplit, found: Survey, column: str, config: DataConfig) -> LabelReader | None:

@@ -17,6 +17,7 @@ from whet.engine.devices import Hardware
 from whet.engine.feed import Batch, Network
 from whet.engine.fused.families import why_not_fused
 from whet.engine.losses import Loss
+from whet.engine.number_head import keep_numbers_exact
 from whet.engine.optim import make_adamw
 from whet.engine.ranks import Ranks
 from whet.engine.step import Stepper
@@ -39,6 +40,7 @@ def choose_path(
 
     `tokens` are all the rows it will ever see, the ones to train on first; `order` is theirs.
     """
+    keep_numbers_exact(model)
     network, stepper = _choose_path(model, loss, config, hardware, tokens, ranks, order)
     if ranks.world > 1:
         stepper.rank, stepper.synchronized = ranks.rank, ranks.sum_in_place
@@ -99,6 +101,7 @@ def _stepper_settings(network: Network, loss: Loss, config: TrainConfig, hardwar
 
 def choose_network(model: Any, hardware: Hardware) -> Network:
     """The fastest network for prediction alone: no room for gradients or moments."""
+    keep_numbers_exact(model)
     reason = why_not_fused(model) or _why_not_here(hardware)
     if reason:
         network = Network(model, hardware.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from whet.records import Evaluation, Start
+from whet.runs import score_words as words
 from whet.runs.store import RunFolder
 from whet.runs.verdict import verdict_of
 
@@ -32,12 +33,16 @@ def model_card(folder: RunFolder) -> str:
         "| split | rows | scores |",
         "|---|---|---|",
     ]
+    task, names = data.get("task", ""), data.get("labels", [])
     for record in [*[r for r in best if r.split != "test"][-1:], *[r for r in best if r.split == "test"][-1:]]:
-        scores = ", ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())
-        lines.append(f"| {record.split} | {record.rows} | {scores} |")
+        scores = ", ".join(
+            f"{words.metric_of(name, task, names)} {words.score(name, value)}" for name, value in record.metrics.items()
+        )
+        lines.append(f"| {record.split} | {record.rows} | {_plain(scores)} |")
     if start is not None and start.majority:
-        answer = _plain(str(start.majority.get("label")))
-        lines += ["", f"Always answering {answer!r} scores {start.majority['metric']} {start.majority['value']:.4f}."]
+        metric, value = start.majority["metric"], start.majority["value"]
+        answer = _plain(words.always_giving(start.task, start.majority.get("label")))
+        lines += ["", f"{answer[0].upper()}{answer[1:]} scores {metric} {words.score(metric, value)}."]
     lines += [
         "",
         f"Verdict on the learning curves: {_plain(verdict.sentence)} {_plain(verdict.baseline)}".rstrip(),
