@@ -196,7 +196,11 @@ def _print(table: list[dict[str, Any]]) -> None:
     from whet.runs.score_words import number
 
     for line in table:
-        label = ", ".join(line["label"]) if isinstance(line["label"], list) else line["label"]
+        label = line["label"]
+        if isinstance(label, list):  # each with its own probability
+            chosen = "  ".join(f"{name} {line[f'p({name})']:.4f}" for name in label)
+            click.echo(f"{line['row']:>6}  {chosen or '(none)'}")
+            continue
         shown = number(label) if isinstance(label, float) else label
         likely = "" if line.get("probability") is None else f"  {line['probability']:.4f}"
         click.echo(f"{line['row']:>6}  {shown}{likely}")

@@ -22,7 +22,7 @@ from whet.data.raw import RawSplit, printable
 from whet.data.sources import Source, find_source, read_source
 from whet.data.split_rows import SplitRows
 from whet.data.split_writer import SplitWriter, write_made_splits
-from whet.errors import DataError
+from whet.errors import DataError, some_of
 
 VERSION = 2
 """Part of the cache's key: goes up when the same source would give other examples."""
@@ -201,17 +201,18 @@ class _Builder:
         if columns.label is None or (not self.labelled and self.task is None):
             self.said.append(f"Columns: {texts} ({flags}).")
             return None
-        rare = ""
+        first, rare = next(iter(raw.values())), ""
         if self.labelled:
             reader, rare = without_rare(understand_labels(raw, columns, self.config), raw["train"], self.config)
         else:
             assert self.task is not None
-            first = next(iter(raw.values()))
             reader = for_known_labels(labels_of_task(first, columns.label, self.task, self.config), self.config)
         labels = " / ".join(map(printable, reader.task.labels[:6])) + (" / …" if len(reader.task.labels) > 6 else "")
         what = f"{reader.task.kind}, {labels}" if labels else reader.task.kind
         note = f" ({reader.note})" if reader.note else ""
-        self.said.append(f"Columns: {texts}, label {columns.label!r}: {what}{note} ({flags} --label --task).")
+        names = label_columns(first, columns.label)
+        given = repr(columns.label) if len(names) <= 8 else f"in {len(names)} columns, {some_of(names, 3)}"
+        self.said.append(f"Columns: {texts}, label {given}: {what}{note} ({flags} --label --task).")
         if rare:
             self.said.append(rare)
         return reader

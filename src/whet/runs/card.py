@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from whet.errors import some_of
 from whet.records import Evaluation, Start
 from whet.runs import score_words as words
 from whet.runs.store import RunFolder
 from whet.runs.verdict import verdict_of
+
+MOST_LABELS = 50
 
 
 def model_card(folder: RunFolder) -> str:
@@ -16,7 +19,7 @@ def model_card(folder: RunFolder) -> str:
     start = next((record for record in records if isinstance(record, Start)), None)
     best = [r for r in records if isinstance(r, Evaluation) and (r.best or r.split == "test")]
     verdict = verdict_of(records)
-    labels = ", ".join(_plain(label) for label in data.get("labels", []))
+    labels = some_of([_plain(label) for label in data.get("labels", [])], MOST_LABELS, quoted=False)
     packages = environment.get("packages", {})
     versions = ", ".join(f"{name} {packages[name]}" for name in sorted(packages))
     lines = [
