@@ -32,7 +32,10 @@ class WhetError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message} {self.hint}".strip()
+        """Message and hint for Python, where a setting is an argument; the command line prints the two as they are."""
+        from whet.argument_names import in_python
+
+        return in_python(f"{self.message} {self.hint}".strip())
 
 
 class UsageError(WhetError):

@@ -79,7 +79,7 @@ def test_of_several_labels_a_row_only_the_rare_one_goes(one_column: bool) -> Non
 
 def test_more_labels_than_a_classifier_learns_can_be_merged() -> None:
     rows = [*labelled(20), *((text(90 + n), f"one {n}") for n in range(30))]
-    with pytest.raises(DataError, match=r"--min-rows 3.*--rare other"):
+    with pytest.raises(DataError, match=r"min_rows=3.*rare='other'"):
         load(columns(rows))
     assert load(columns(rows), rare="other").task.labels == ("bad", "good", "other")
 

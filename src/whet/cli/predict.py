@@ -81,6 +81,7 @@ def predict(
             config = _settings(run, source, text_column, pair_column, reading)
             given = _read(source, config)
             own = _own(source, config, Path(scratch), Path(output)) if output is not None else {}
+        from whet.data.answer_columns import flat
         from whet.predict import load
 
         predictions = load(run, device=device, trust_remote_code=bool(trust_remote_code)).predict(
@@ -90,7 +91,7 @@ def predict(
             _write(Path(output), given, own, predictions, with_row=bool(reading["drop_empty"]))
             return
     numbers = [row for rows in given.rows.values() for row in rows]
-    table = [{"row": row, **_flat(each)} for row, each in zip(numbers, predictions, strict=True)]
+    table = [{"row": row, **flat(each)} for row, each in zip(numbers, predictions, strict=True)]
     if as_json:
         for line in table:
             click.echo(json.dumps(line, ensure_ascii=False))
@@ -165,25 +166,19 @@ def _check_output(path: Path, source: str | None) -> None:
         raise UsageError(f"{source!r} is both read and written.", "Choose another file for -o.")
 
 
-def _flat(prediction: Prediction) -> dict[str, Any]:
-    if isinstance(prediction.label, float):
-        return {"label": float(f"{prediction.label:.7g}")}  # as many digits as a float32 has
-    named = {f"p({name})": round(value, 6) for name, value in prediction.probabilities.items()}
-    return {"label": prediction.label, "probability": prediction.probability, **named}
-
-
 def _write(
     path: Path, given: Given, own: dict[str, list[OwnRows]], predictions: list[Prediction], *, with_row: bool
 ) -> None:
     """The source's rows as they are, with what the model says; their numbers only where some were left out."""
-    from whet.data.export_csv import free_names, picked, write_rows
+    from whet.data.answer_columns import flat, names_beside
+    from whet.data.export_csv import picked, write_rows
 
     numbers = [row for rows in given.rows.values() for row in rows]
     added = [
-        {**({"row": row} if with_row else {}), **_flat(each)} for row, each in zip(numbers, predictions, strict=True)
+        {**({"row": row} if with_row else {}), **flat(each)} for row, each in zip(numbers, predictions, strict=True)
     ]
     columns = list(dict.fromkeys(name for split in given.rows for table in own[split] for name in table.columns))
-    names = free_names({name: "predicted" if name == "label" else f"predicted_{name}" for name in added[0]}, columns)
+    names = names_beside(list(added[0]), columns)
     chunks = (chunk for split, rows in given.rows.items() for chunk in picked(own[split], rows))
     write_rows(path, columns, chunks, [{names[name]: value for name, value in line.items()} for line in added])
     if moved := {name: other for name, other in names.items() if name != other}:
