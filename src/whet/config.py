@@ -51,6 +51,7 @@ class DataConfig:
         "auto", "do quotes enclose fields, or belong to the text", "--quoting"
     )
     header: Literal["auto", "yes", "no"] = setting("auto", "does the first row name the columns", "--header")
+    sheet: str | None = setting(None, "sheet of an Excel file with more than one", "--sheet")
     drop_empty: bool = setting(False, "leave out rows with an empty text", "--drop-empty")
     max_field_mb: float = setting(1.0, "refuse a field larger than this", "--max-field-mb")
     validation_share: float = setting(0.1, "share of rows for validation where none is given")

@@ -14,11 +14,21 @@ from whet.config import DataConfig
 from whet.data.arrow_files import read_arrow, read_parquet
 from whet.data.column_names import SPLITS
 from whet.data.delimited import read_delimited
+from whet.data.excel import read_excel
 from whet.data.open_files import COMPRESSED_SUFFIXES, first_bytes, plain_suffix
 from whet.data.raw import RawSplit, join
 from whet.errors import DataError, WhetError
 
 Reader = Callable[[Path, DataConfig, Path], RawSplit]
+DATABASES = {
+    b"SQLite format 3\0": (
+        "a SQLite database",
+        "Export a table: sqlite3 -header -csv FILE 'select text, label from rows' > rows.csv",
+    ),
+    b"\x89HDF\r\n": ("an HDF5 file", "Save the rows as CSV, JSON lines or Parquet."),
+    b"Obj\x01": ("an Avro file", "Save the rows as Parquet or JSON lines."),
+}
+"""Files that hold tables and are not read, by their first bytes."""
 DELIMITED = (".csv", ".tsv", ".tab", ".txt", ".psv")
 
 
@@ -206,14 +216,18 @@ def read_file(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
     if not start:
         raise DataError("the file is empty.", file=path.name)
     reader = reader_of(path, start)
+    if config.sheet is not None and reader is not read_excel:
+        raise DataError(f"sheet is {config.sheet!r}, and this is no Excel file.", "Leave --sheet out.", file=path.name)
     return reader(path, config, scratch)
 
 
 def reader_of(path: Path, start: bytes) -> Reader:
     """Which reader takes a file with this name and these first bytes."""
-    from whet.data.excel import read_excel
     from whet.data.json_files import read_json
 
+    for magic, (what, advice) in DATABASES.items():
+        if start.startswith(magic):
+            raise DataError(f"this is {what}.", advice, file=path.name)
     suffix = plain_suffix(path)
     if start.startswith(b"PAR1"):
         return read_parquet
