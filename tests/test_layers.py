@@ -17,11 +17,12 @@ MAY_IMPORT = {
     "config": {"errors"},
     "records": {"errors"},
     "loading": set(),
+    "gpu_files": {"errors"},
     "beside": set(),
     "recipe": VOCABULARY | {"data"},
     "data": VOCABULARY,
     "metrics": VOCABULARY,
-    "engine": VOCABULARY | {"data", "metrics", "loading", "beside"},
+    "engine": VOCABULARY | {"data", "metrics", "loading", "beside", "gpu_files"},
     "runs": VOCABULARY | {"metrics"},
     "serve": VOCABULARY | {"runs", "metrics"},
 }

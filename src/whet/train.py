@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from whet.config import Config, differences, from_environment, make_config, to_toml
 from whet.engine.ranks import Ranks, require_several, several_processes
 from whet.errors import Interrupted, UsageError, WhetError
+from whet.gpu_files import refuse_impossible
 from whet.interrupts import Interrupts
 from whet.prepare import ModelBeside, Prepared, Say, make_job, make_tokens, read_examples
 from whet.recipe import MINILM_WIDTH, follow_recipe, refuse_contrastive
@@ -65,6 +66,7 @@ def train_run(
     available(config.run.report_to)
     if config.train.shard:
         require_several()
+    refuse_impossible(config.train.device)
     with Interrupts(config.run.max_minutes) as interrupts:
         ranks = _join(config.train.device)
         if not ranks.is_main:
@@ -87,6 +89,8 @@ def _train_among(
     with ranks.together(), interrupts.at_once():
         examples, report = read_examples(source, config, say)
         refuse_contrastive(config, examples.task)
+        if ranks.is_main:
+            _refuse_changes(config, examples.fingerprint, accept_changes)
     # The data is read; only now the heavy libraries are loaded, which takes longer than most mistakes deserve.
     from whet.engine.devices import wake
     from whet.estimate import estimate, require_disk
@@ -138,6 +142,13 @@ def _train_among(
     return Run(folder.path, trust_remote_code=config.model.trust_remote_code)
 
 
+def _refuse_changes(config: Config, fingerprint: str, accept: bool) -> None:
+    """What would be refused when the folder is opened, before the heavy libraries are loaded."""
+    path = Path(config.run.run or "")
+    if config.train.recipe == "course" and config.run.run is not None and (path / CONFIG).is_file():
+        compare_with_before(RunFolder.open(path), config, fingerprint, accept)
+
+
 def _with_recipe(config: Config, examples: Examples, say: Say) -> Config:
     """The settings of this run, those that were left to the recipe among them."""
     if config.train.recipe == "course":
@@ -177,16 +188,20 @@ def _nothing(*_: Any) -> None:
     """What a process that is not the main one says."""
 
 
-def rehearse(source: Any, config: Config, say: Say) -> None:
+def rehearse(source: Any, config: Config, say: Say, *, accept_changes: bool = False) -> None:
     """Everything up to the first step: what was understood, and what training would take."""
-    from whet.estimate import estimate
     from whet.trackers import available
 
     available(config.run.report_to)
+    refuse_impossible(config.train.device)
     examples, report = read_examples(source, config, say)
     refuse_contrastive(config, examples.task)
+    _refuse_changes(config, examples.fingerprint, accept_changes)
     config = _with_recipe(config, examples, say)
-    job = make_job(make_tokens(config, examples, report, say), say)
+    from whet.estimate import estimate
+
+    model = ModelBeside(config, examples.task)
+    job = make_job(make_tokens(config, examples, report, say, model=model), say, model=model)
     say(estimate(job).sentence())
 
 

@@ -12,6 +12,8 @@ import click
 
 from whet.cli.options import setting_option
 from whet.errors import DataError, UsageError
+from whet.gpu_files import refuse_impossible
+from whet.loading import load_for_predicting
 
 if TYPE_CHECKING:
     from whet.config import DataConfig
@@ -68,13 +70,15 @@ def predict(
         raise UsageError(
             "predict needs either a file or --text.", "whet predict RUN FILE, or whet predict RUN --text '…'"
         )
+    refuse_impossible(device)
+    load_for_predicting()
     if output is not None:
         _check_output(Path(output), source)
     if text is not None and not text.strip():
         raise UsageError("--text is empty.", "Give a text to label.")
     with tempfile.TemporaryDirectory(prefix="whet-") as scratch:
         if text is not None:
-            given, own = _one_text(text, pair)
+            given, own = _one_text(text, pair, with_rows=output is not None)
         else:
             from whet.data.sources import readable_twice
 
@@ -100,18 +104,21 @@ def predict(
         _print(table)
 
 
-def _one_text(text: str, pair: str | None) -> tuple[Given, dict[str, list[OwnRows]]]:
+def _one_text(text: str, pair: str | None, *, with_rows: bool) -> tuple[Given, dict[str, list[OwnRows]]]:
+    from whet.data.open_files import mend_surrogates
+
+    # Bytes of the command line that are no text arrive as surrogates.
+    texts = {name: [mend_surrogates(each)[0]] for name, each in (("text", text), ("pair", pair)) if each is not None}
+    given = Given(texts["text"], texts.get("pair"), {"test": [1]})
+    if not with_rows:
+        return given, {}
     import pyarrow as pa
 
     from whet.config import DataConfig
     from whet.data.export_csv import OwnRows
-    from whet.data.open_files import mend_surrogates
     from whet.data.raw import from_table
 
-    # Bytes of the command line that are no text arrive as surrogates.
-    texts = {name: [mend_surrogates(each)[0]] for name, each in (("text", text), ("pair", pair)) if each is not None}
-    own = OwnRows(tuple(texts), from_table(pa.table(texts), "--text"), DataConfig())
-    return Given(texts["text"], texts.get("pair"), {"test": [1]}), {"test": [own]}
+    return given, {"test": [OwnRows(tuple(texts), from_table(pa.table(texts), "--text"), DataConfig())]}
 
 
 def _settings(run: str, source: str, text: str | None, pair: str | None, reading: dict[str, Any]) -> DataConfig:

@@ -19,6 +19,7 @@ import torch
 
 from whet.engine.ranks import ANSWER, Ranks, several_processes
 from whet.errors import EnvironmentFault, UsageError
+from whet.gpu_files import no_cuda
 
 LETTING_GO_SECONDS = 0.05
 """What a thread of gloo gets to let go of the last message, for which it needs Python."""
@@ -112,7 +113,7 @@ def _device(name: str) -> torch.device:
     except RuntimeError:
         raise UsageError(f"device is {name!r}.", "It must be auto, cpu, cuda, cuda:N or mps.") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"device is {name!r} and torch sees no CUDA device.", "Leave --device out to use the CPU.")
+        raise no_cuda(name)
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UsageError("device is 'mps' and torch sees no MPS device.", "Leave --device out to use the CPU.")
     return device
