@@ -26,7 +26,8 @@ def rows(tmp_path: Path) -> Path:
 def refused(*arguments: str, **environment: str) -> str:
     """What a command says that ends with 2, in a process that must not have imported torch by then."""
     script = (
-        f"import sys, os; os.environ.update({environment!r}); from whet.cli import main; code = main({list(arguments)!r});"
+        f"import sys, os; os.environ.update({environment!r});"
+        f"from whet.cli import main; code = main({list(arguments)!r});"
         "sys.exit(code if not {'torch', 'transformers'} & set(sys.modules) else 99)"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
@@ -81,16 +82,7 @@ def test_a_machine_that_may_have_a_gpu_is_asked_by_torch(monkeypatch: pytest.Mon
 def test_a_dry_run_makes_no_folder(
     rows: Path, tmp_path: Path, tiny_model_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [
-        "train",
-        str(rows),
-        "--model",
-        str(tiny_model_folder),
-        "--device",
-        "cpu",
-        "--run",
-        str(tmp_path / "run"),
-    ]
-    assert main([*arguments, "--dry-run"]) == 0
+    flags = ["--model", str(tiny_model_folder), "--device", "cpu", "--run", str(tmp_path / "run")]
+    assert main(["train", str(rows), *flags, "--dry-run"]) == 0
     assert "steps, about" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
