@@ -34,8 +34,8 @@ test: check browser
 
 # What goes by the processor; files and processes do not.
 test-avx2: $(VENV)/.installed-dev
-	$(AVX2) $(BIN)/python -m pytest tests/engine -k 'not dropout_moves' \
-	  --ignore tests/engine/test_shard.py --ignore tests/engine/test_checkpoint.py --ignore tests/engine/test_disk.py
+	$(AVX2) $(BIN)/python -m pytest tests/engine tests/utils/test_device.py tests/training/test_loop.py \
+	  -k 'not dropout_moves' --ignore tests/engine/test_sharded.py
 
 # Pages are tested in a real browser where there is one: Debian's, if it can be had without asking anyone.
 browser:

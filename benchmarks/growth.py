@@ -21,9 +21,9 @@ WARM_STEPS = 8
 
 def one_epoch(source: str, text: str, model: str, batch: int) -> dict[str, float]:
     from whet.config import make_config
-    from whet.engine.devices import synchronize
-    from whet.engine.memory import peak_memory_mb
-    from whet.prepare import make_job, make_tokens, read_examples
+    from whet.training.setup import make_job, make_tokens, read_examples
+    from whet.utils.device import synchronize
+    from whet.utils.memory import peak_memory_mb
 
     config = make_config({"source": source, "text": text, "label": "label", "model": model, "batch_size": batch})
     examples, report = read_examples(source, config, lambda line: None)

@@ -54,9 +54,10 @@ def started(count: int) -> dict[str, Any]:
 
 def measure(chosen: argparse.Namespace) -> None:
     from whet.config import make_config
-    from whet.data.batches import share
-    from whet.engine.devices import join_processes, synchronize
-    from whet.prepare import make_job, make_tokens, read_examples
+    from whet.data.tokens.batches import share
+    from whet.distributed.rendezvous import join_processes
+    from whet.training.setup import make_job, make_tokens, read_examples
+    from whet.utils.device import synchronize
 
     config = make_config({"source": chosen.source, "model": chosen.model, "batch_size": chosen.batch_size})
     ranks = join_processes()

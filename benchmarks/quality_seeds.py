@@ -52,8 +52,8 @@ def stock_job(source: str, model: str) -> dict[str, Any]:
     from transformers import AutoModelForSequenceClassification
 
     from whet.config import make_config
-    from whet.engine.model import find_model, load_tokenizer
-    from whet.prepare import read_examples
+    from whet.models.pretrained import find_model, load_tokenizer
+    from whet.training.setup import read_examples
 
     config = make_config({"source": source, "model": model})
     examples, _ = read_examples(source, config, lambda line: None)

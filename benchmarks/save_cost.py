@@ -23,14 +23,14 @@ import numpy as np
 import torch
 
 from whet.config import make_config
-from whet.data.batches import Order
-from whet.data.columns import Task
-from whet.data.tokens import Tokens, Truncation
-from whet.engine.checkpoint import Checkpoint, CheckpointFolder
-from whet.engine.devices import choose_hardware, synchronize
-from whet.engine.feed import TokenFeed
+from whet.data.tokens.batches import Order
+from whet.data.tokens.table import Tokens, Truncation
+from whet.engine.dispatch import choose_path
 from whet.engine.losses import Loss
-from whet.engine.paths import choose_path
+from whet.engine.network import TokenFeed
+from whet.task import Task
+from whet.training.checkpoints import Checkpoint, CheckpointFolder
+from whet.utils.device import choose_hardware, synchronize
 
 
 def main() -> int:

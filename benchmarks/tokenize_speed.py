@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from transformers import AutoTokenizer
 
-from whet.data.columns import Task
-from whet.data.tokens import Tokens, tokenize
+from whet.data.tokens.table import Tokens, tokenize
+from whet.task import Task
 
 TASK = Task("unlabelled", ())
 

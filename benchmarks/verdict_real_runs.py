@@ -24,8 +24,8 @@ import numpy as np
 from verdict_synthetic import f1_by_kind
 
 from whet.errors import Diverged
-from whet.runs.store import RunFolder
-from whet.runs.verdict import SICK, verdict_of
+from whet.runs.folder import RunFolder
+from whet.runs.verdict.judge import SICK, verdict_of
 
 TEXTS = {
     "sst2": ("sentence",),

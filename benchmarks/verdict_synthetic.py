@@ -9,10 +9,10 @@ import argparse
 from collections import Counter
 from collections.abc import Iterable
 
-from whet.runs.signs import Observed, Signs
 from whet.runs.synthetic import TRUTHS, Sample, sample
-from whet.runs.verdict import SICK, entropy
-from whet.runs.verdict_rules import first_call
+from whet.runs.verdict.features import Observed, Signs
+from whet.runs.verdict.judge import SICK, entropy
+from whet.runs.verdict.rules import first_call
 
 
 def called(curve: Sample) -> str:

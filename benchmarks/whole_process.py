@@ -57,11 +57,11 @@ trainer.save_model(folder + "/model")
 """
 
 LIBRARIES = """
-import datasets, sklearn.metrics, torch, whet.train
+import datasets, sklearn.metrics, torch, whet.training.run
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding
 from transformers import BertForSequenceClassification, Trainer, TrainingArguments
 if torch.cuda.is_available():
-    import whet.engine.fused.graphs
+    import whet.engine.fused.cuda.graph_stepper
 """
 
 

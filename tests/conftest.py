@@ -28,7 +28,7 @@ FAMILIES = ("bert", "roberta", "distilbert", "electra", "modernbert")
 
 def pytest_report_header() -> str:
     """Which instruction sets the engine sees: what is tested goes by them."""
-    from whet.engine.devices import instruction_sets
+    from whet.utils.device import instruction_sets
 
     return f"processor: {platform.machine()}, {instruction_sets()}"
 
@@ -94,7 +94,7 @@ def small_model(
 
 def random_tokens(rows: int = 24, *, seed: int = 0, longest: int = 40, kind: str = "binary", types: bool = True) -> Any:
     """A token table of random rows whose label can be learned from their first token."""
-    from whet.data.tokens import Tokens, Truncation
+    from whet.data.tokens.table import Tokens, Truncation
 
     rng = np.random.default_rng(seed)
     lengths = rng.integers(3, longest + 1, rows)
@@ -116,7 +116,7 @@ def random_tokens(rows: int = 24, *, seed: int = 0, longest: int = 40, kind: str
 @pytest.fixture(scope="session")
 def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A saved BERT of two thin layers with a word tokenizer: what `--model FOLDER` takes."""
-    from whet.playground import write_model
+    from whet.tools.selftest.tiny_run import write_model
 
     folder = tmp_path_factory.mktemp("models") / "tiny-bert"
     write_model(folder, width=32)
@@ -126,7 +126,7 @@ def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def warm() -> Iterator[Any]:
     """A process that has everything imported and forks commands: real exit codes, real signals, quickly."""
-    from whet.selftest import warm_process
+    from whet.tools.selftest.fork_client import warm_process
 
     with warm_process() as process:
         yield process
@@ -135,7 +135,7 @@ def warm() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def laboratory(warm: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Reference runs, and how to interrupt others that must end like them."""
-    from whet.selftest import Laboratory
+    from whet.tools.selftest.trials import Laboratory
 
     return Laboratory(warm, tmp_path_factory.mktemp("laboratory"), seed=7)
 

@@ -44,7 +44,7 @@ def write_csv(path: Path, size: int, words: int) -> int:
 def work(path: str) -> None:
     """All stages in this process; one line of JSON on standard output."""
     from whet.config import ModelConfig
-    from whet.data.audit import audit
+    from whet.data.audit.audit import audit
     from whet.data.cache import cache_root
     from whet.data.examples import load_examples
 
@@ -60,8 +60,8 @@ def work(path: str) -> None:
     started = time.monotonic()
     audit(examples)
     stage("audit", started)
-    from whet.data.tokens import tokenize
-    from whet.engine.model import load_tokenizer
+    from whet.data.tokens.table import tokenize
+    from whet.models.pretrained import load_tokenizer
 
     tokenizer = load_tokenizer("minilm", ModelConfig())
     started = time.monotonic()

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from whet.config import make_config
-from whet.metrics.baseline import majority
+from whet.metrics.majority import majority
 from whet.metrics.scores import predicted, probabilities, score
 from whet.records import End, Evaluation, Record, Resume, Save, Start, Step
-from whet.runs.store import RunFolder
+from whet.runs.folder import RunFolder
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=alert(1)>"
 LABELS = {"binary": ["different", "same"], "multiclass": ["calm", "glad", "sad"], "multilabel": ["a", "b", "c"]}

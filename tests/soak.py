@@ -21,8 +21,9 @@ from tempfile import TemporaryDirectory
 
 from soak_ranks import TwoRanks
 
-from whet.playground import SAVE_EVERY
-from whet.selftest import Laboratory, Outcome, Tally, warm_process
+from whet.tools.selftest.fork_client import warm_process
+from whet.tools.selftest.tiny_run import SAVE_EVERY
+from whet.tools.selftest.trials import Laboratory, Outcome, Tally
 
 Trial = Callable[[Laboratory, Tally, int], None]
 ROOT = Path(__file__).parent.parent

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import EnvironmentFault
-from whet.playground import differences, steps_repeated, story, train_arguments
-from whet.selftest import Command, Laboratory, Subject, Tally
+from whet.tools.selftest.fork_client import Command
+from whet.tools.selftest.tiny_run import differences, steps_repeated, story, train_arguments
+from whet.tools.selftest.trials import Laboratory, Subject, Tally
 
 WORLD = 2
 PATIENCE_SECONDS = 20.0

@@ -15,9 +15,9 @@ from tests.data_files import labelled, text, write
 from tests.test_faults import poisoned as poisoned  # a fixture
 from tests.test_faults import poisoned_source
 from whet.cli import main
-from whet.cli.root import root
+from whet.cli.commands import root
 from whet.config import RESERVED_VARIABLES, SECTIONS, SETTINGS, from_environment, make_config
-from whet.playground import train_arguments, write_rows
+from whet.tools.selftest.tiny_run import train_arguments, write_rows
 
 ROOT = Path(__file__).parent.parent
 PAGES = {

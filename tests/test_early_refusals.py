@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.data_files import as_csv, labelled, write
-from whet import gpu_files
 from whet.cli import main
 from whet.config import make_config, to_toml
 from whet.data.examples import load_examples
 from whet.errors import UsageError
-from whet.gpu_files import refuse_impossible
+from whet.utils import gpu_files
+from whet.utils.gpu_files import refuse_impossible
 
 
 @pytest.fixture

@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from whet.engine.checkpoint import CheckpointFolder
-from whet.playground import story, train_arguments, write_model, write_rows
 from whet.records import End, Step
-from whet.runs.store import RunFolder
-from whet.selftest import Command, Laboratory, Tally, Warm
+from whet.runs.folder import RunFolder
+from whet.tools.selftest.fork_client import Command, Warm
+from whet.tools.selftest.tiny_run import story, train_arguments, write_model, write_rows
+from whet.tools.selftest.trials import Laboratory, Tally
+from whet.training.checkpoints import CheckpointFolder
 
 
 @pytest.fixture(scope="module")

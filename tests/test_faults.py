@@ -13,12 +13,12 @@ import pytest
 
 import whet
 from whet.config import make_config
-from whet.engine.checkpoint import CheckpointFolder
 from whet.errors import ArtifactError, Diverged, EnvironmentFault, UsageError
-from whet.playground import differences, story, write_model, write_rows
 from whet.records import End, Finding, Step
-from whet.runs.store import RunFolder
-from whet.train import train_run
+from whet.runs.folder import RunFolder
+from whet.tools.selftest.tiny_run import differences, story, write_model, write_rows
+from whet.training.checkpoints import CheckpointFolder
+from whet.training.run import train_run
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ class Forgetful:
 
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> Forgetful:
-    from whet.engine.feed import Network
+    from whet.engine.network import Network
 
     made = Forgetful(Network.logits, most=2)
     monkeypatch.setattr(Network, "logits", lambda network, batch: made(network, batch))
@@ -122,7 +122,7 @@ def test_one_row_that_does_not_fit_is_an_environment_fault(source: Path, model: 
 def test_another_error_of_the_model_is_not_taken_for_memory(
     source: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from whet.engine.feed import Network
+    from whet.engine.network import Network
 
     def fail(network: Any, batch: Any) -> Any:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
@@ -204,7 +204,7 @@ def test_an_answer_that_is_not_finite_is_not_scored(
 
 
 def test_the_verdict_of_a_diverged_run_says_so(poisoned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from whet.runs.verdict import verdict_of
+    from whet.runs.verdict.judge import verdict_of
 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Diverged):
@@ -246,14 +246,14 @@ def test_a_disk_that_is_too_small_is_said_before_training(source: Path, model: P
 def test_a_full_file_system_ends_with_4_and_room_lets_it_go_on(
     left: float, source: Path, model: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import whet.estimate
+    import whet.training.estimate
 
     chosen = settings(model, run=str(small_disk / "run"), epochs=2, save_every=3)
     reference = story(whet.fit(source, **settings(model, run="reference/run", epochs=2, save_every=3)).path)
     ballast = small_disk / "ballast"
     free = shutil.disk_usage(small_disk).free
     ballast.write_bytes(bytes(int(free - left * 2**20)))
-    monkeypatch.setattr(whet.estimate, "require_disk", lambda path, needed: None)
+    monkeypatch.setattr(whet.training.estimate, "require_disk", lambda path, needed: None)
     with pytest.raises(EnvironmentFault, match="No space left"):
         whet.fit(source, **chosen)
     kept, damaged = CheckpointFolder(small_disk / "run" / "checkpoints").load_newest()
@@ -268,7 +268,7 @@ def test_a_full_disk_while_the_model_is_written_is_an_environment_fault(
 ) -> None:
     import resource
 
-    from whet import finish
+    from whet.training import export as finish
 
     real = finish.save_model
 
@@ -291,7 +291,7 @@ def test_a_full_disk_while_the_model_is_written_is_an_environment_fault(
 def test_tokenizers_has_no_error_of_its_own_for_a_full_disk(
     source: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from whet import finish
+    from whet.training import export as finish
 
     def save(*given: Any) -> None:
         raise Exception("No space left on device (os error 28)")
@@ -320,7 +320,7 @@ def test_a_tokenizer_may_write_a_folder_of_its_own(source: Path, model: Path, tm
 def test_a_model_that_did_not_come_to_its_place_leaves_nothing(
     source: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from whet import finish
+    from whet.training import export as finish
 
     def look(*given: Any) -> Any:
         raise ArtifactError("The best weights are damaged.")
@@ -335,7 +335,7 @@ def test_a_model_that_did_not_come_to_its_place_leaves_nothing(
 
 
 def test_a_model_that_a_kill_left_unfinished_counts_as_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from whet import estimate
+    from whet.training import estimate
 
     needed = estimate.Estimate(1, 1.0, 1.0, 1, disk_mb=1.0)
     monkeypatch.setattr(estimate.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
@@ -350,7 +350,7 @@ def test_a_model_that_a_kill_left_unfinished_counts_as_room(tmp_path: Path, monk
 def test_the_model_that_is_written_has_a_configuration_of_its_own(model: Path) -> None:
     from transformers import AutoModelForSequenceClassification
 
-    from whet.finish import _on_its_own
+    from whet.training.export import _on_its_own
 
     computing = AutoModelForSequenceClassification.from_pretrained(model)
     written = _on_its_own(computing)

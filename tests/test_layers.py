@@ -1,4 +1,4 @@
-"""The import table of docs/design.md holds, and light commands stay light."""
+"""The layers of docs/design.md hold for every folder, nothing goes in circles, and light commands stay light."""
 
 from __future__ import annotations
 
@@ -10,54 +10,108 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent / "src" / "whet"
-VOCABULARY = {"errors", "config", "records", ""}
+BASE = {"errors", "config", "records", "task", ""}
+DATA = BASE | {"utils", "data"}
+ENGINE = DATA | {"models", "distributed", "engine"}
+READING = BASE | {"utils", "metrics", "runs", "integrations"}
 MAY_IMPORT = {
     "errors": {"argument_names"},  # lazily, where an error is told
     "argument_names": {"config"},
     "config": {"errors"},
     "records": {"errors"},
-    "loading": set(),
-    "gpu_files": {"errors"},
-    "beside": set(),
-    "recipe": VOCABULARY | {"data"},
-    "data": VOCABULARY,
-    "metrics": VOCABULARY,
-    "engine": VOCABULARY | {"data", "metrics", "loading", "beside", "gpu_files"},
-    "runs": VOCABULARY | {"metrics"},
-    "serve": VOCABULARY | {"runs", "metrics"},
+    "task": {"errors"},
+    "utils": {"errors"},
+    "data": DATA,
+    "metrics": {"errors", "utils"},
+    "models": DATA,
+    "distributed": {"errors", "utils"},
+    "engine": ENGINE,
+    "runs": BASE | {"utils", "metrics"},
+    "integrations": READING,
+    "training": ENGINE | READING,
+    "inference": ENGINE | READING,
+    "api": ENGINE | READING | {"training", "inference"},
+    "trainer": ENGINE | READING | {"training", "inference"},
+    "tools": ENGINE | READING | {"training", "inference", "api", "cli"},
+    "cli": ENGINE | READING | {"training", "inference", "api", "tools"},
+    "sample": set(),
+    "__init__": {"api", "inference", "metrics", "trainer"},
+    "__main__": {"cli"},
 }
+"""What each folder, and each module in the root, may import of whet."""
+LEAVES_THE_COMMAND_LINE_ALONE = {"cli", "__main__.py", "fork_server.py"}
 
 
-def imports_of(path: Path) -> set[str]:
-    """The parts of whet that a module imports, whether at the top or inside a function."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        for name in names:
-            if name.split(".")[0] == "whet":
-                found.add(name.split(".")[1] if "." in name else "")
-    return found
+def files_of(layer: str) -> list[Path]:
+    return [ROOT / f"{layer}.py"] if (ROOT / f"{layer}.py").exists() else sorted((ROOT / layer).rglob("*.py"))
+
+
+def imported(path: Path, *, at_the_top: bool = False) -> set[str]:
+    """Modules of whet that a module imports; at the top alone, or inside functions too."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names: set[str] = set()
+    for node in tree.body if at_the_top else ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return {name for name in names if name.split(".")[0] == "whet"}
+
+
+def layers_imported(path: Path) -> set[str]:
+    return {[*name.split("."), ""][1] for name in imported(path) if name != "whet"} - {"__version__"}
+
+
+def test_every_folder_and_root_module_has_a_rule() -> None:
+    present = {path.stem for path in ROOT.glob("*.py")} | {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert present == set(MAY_IMPORT)
+
+
+def test_the_root_stays_small() -> None:
+    assert len(list(ROOT.glob("*.py"))) <= 8
 
 
 @pytest.mark.parametrize("layer", sorted(MAY_IMPORT))
 def test_a_layer_imports_only_what_it_may(layer: str) -> None:
-    files = [ROOT / f"{layer}.py"] if (ROOT / f"{layer}.py").exists() else sorted((ROOT / layer).rglob("*.py"))
+    files = files_of(layer)
     assert files
     for path in files:
-        strange = imports_of(path) - MAY_IMPORT[layer] - {layer}
+        strange = layers_imported(path) - MAY_IMPORT[layer] - {layer}
         assert not strange, f"{path.relative_to(ROOT)} imports {strange}"
 
 
+def test_the_rules_have_no_cycle() -> None:
+    left = {layer: {name for name in may if name in MAY_IMPORT and name != layer} for layer, may in MAY_IMPORT.items()}
+    left["tools"] -= {"cli"}  # the fork server runs commands
+    while left:
+        free = {layer for layer, may in left.items() if not may & left.keys()}
+        assert free, f"these import each other: {sorted(left)}"
+        left = {layer: may for layer, may in left.items() if layer not in free}
+
+
+def test_modules_do_not_import_each_other_in_circles() -> None:
+    modules = {".".join(("whet", *path.relative_to(ROOT).with_suffix("").parts)): path for path in ROOT.rglob("*.py")}
+    left = {name: (imported(path, at_the_top=True) & modules.keys()) - {name} for name, path in modules.items()}
+    while left:
+        free = {name for name, needs in left.items() if not needs & left.keys()}
+        assert free, f"these import each other: {sorted(left)}"
+        left = {name: needs for name, needs in left.items() if name not in free}
+
+
 def test_nothing_imports_the_command_line() -> None:
-    outside = [path for path in ROOT.rglob("*.py") if "cli" not in path.parts and path.name != "__main__.py"]
-    assert not [path for path in outside if "cli" in imports_of(path)]
+    outside = [path for path in ROOT.rglob("*.py") if not LEAVES_THE_COMMAND_LINE_ALONE & set(path.parts)]
+    assert not [path for path in outside if "cli" in layers_imported(path)]
 
 
-def test_only_devices_imports_accelerate() -> None:
+def test_only_the_rendezvous_imports_accelerate() -> None:
     importers = {path.name for path in ROOT.rglob("*.py") if "import accelerate" in path.read_text()}
     importers |= {path.name for path in ROOT.rglob("*.py") if "from accelerate" in path.read_text()}
-    assert importers <= {"devices.py"}
+    assert importers == {"rendezvous.py"}
+
+
+def test_every_folder_says_what_it_is_for() -> None:
+    for package in ROOT.rglob("__init__.py"):
+        assert ast.get_docstring(ast.parse(package.read_text(encoding="utf-8"))), package
 
 
 def loaded_by(code: str) -> set[str]:
@@ -78,7 +132,7 @@ def test_import_whet_loads_no_heavy_package() -> None:
 
 
 def test_runs_can_be_read_without_torch() -> None:
-    code = "sys.modules['torch'] = None; import whet.runs, whet.runs.store, whet.runs.curves, whet.runs.verdict"
+    code = "sys.modules['torch'] = None; import whet.runs.folder, whet.runs.curves, whet.runs.verdict.judge"
     assert "transformers" not in loaded_by(code)
 
 

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import whet
-from whet.engine.ranks import Ranks
+from whet.distributed.group import Ranks
 from whet.errors import UsageError
 from whet.records import End, Evaluation, Record, Save, Step
-from whet.runs.store import RunFolder
+from whet.runs.folder import RunFolder
 
 SETTINGS = {
     "epochs": 40,

@@ -10,11 +10,11 @@ import pytest
 
 from tests.data_files import load, text
 from tests.run_folders import build_run
-from whet.data.audit import audit
-from whet.data.audit_columns import several_labels
+from whet.data.audit.audit import audit
+from whet.data.audit.columns import several_labels
 from whet.runs.label_words import a_row, facts_of, together
-from whet.runs.report import render_html, render_markdown
-from whet.runs.report_content import read_report
+from whet.runs.report.content import read_report
+from whet.runs.report.html import render_html, render_markdown
 
 LABELS = np.array([[1, 1, 0], [1, 1, 0], [1, 0, 0], [0, 0, 0]], np.int8)
 MANY = [f"label {number:03}" for number in range(500)]

@@ -10,7 +10,7 @@ MAKEFILE = (Path(__file__).parent.parent / "Makefile").read_text(encoding="utf-8
 
 
 def test_the_header_names_the_instruction_sets() -> None:
-    from whet.engine.devices import instruction_sets
+    from whet.utils.device import instruction_sets
 
     assert pytest_report_header().endswith(instruction_sets())
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from whet.records import Save
-from whet.runs.store import RunFolder
+from whet.runs.folder import RunFolder
 
 pytestmark = pytest.mark.slow
 HOSTS = ("whet-a", "whet-b")

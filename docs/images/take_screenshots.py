@@ -12,9 +12,9 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
-from whet.runs.report import write_report
-from whet.runs.store import RunFolder
-from whet.serve.live import start
+from whet.runs.folder import RunFolder
+from whet.runs.live.server import start
+from whet.runs.report.html import write_report
 
 HERE = Path(__file__).parent
 WIDE, PHONE = {"width": 1200, "height": 1000}, {"width": 390, "height": 844}

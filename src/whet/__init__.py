@@ -20,10 +20,9 @@ if TYPE_CHECKING:
         get_scheduler,
     )
 
+    from whet.api import Run, fit, load
+    from whet.inference.predictor import Prediction, Predictor
     from whet.metrics import load_metric
-    from whet.predict import Prediction, Predictor, load
-    from whet.run import Run
-    from whet.train import fit
     from whet.trainer.arguments import TrainingArguments
     from whet.trainer.collators import PaddingCollator
     from whet.trainer.names import AutoTokenizer, load_dataset
@@ -31,11 +30,11 @@ if TYPE_CHECKING:
     from whet.trainer.trainer import Trainer
 
 _PLACES = {
-    "fit": "whet.train",
-    "load": "whet.predict",
-    "Predictor": "whet.predict",
-    "Prediction": "whet.predict",
-    "Run": "whet.run",
+    "fit": "whet.api",
+    "load": "whet.api",
+    "Predictor": "whet.inference.predictor",
+    "Prediction": "whet.inference.predictor",
+    "Run": "whet.api",
     "Trainer": "whet.trainer.trainer",
     "TrainingArguments": "whet.trainer.arguments",
     "TrainStep": "whet.trainer.step",

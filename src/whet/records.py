@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 VERSION = 1
@@ -214,3 +215,8 @@ def _restored(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _restored(item) for key, item in value.items()}
     return value
+
+
+def now() -> str:
+    """The time of day, for people; nothing is ordered by it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -17,7 +17,7 @@ from whet.errors import EnvironmentFault
 
 HEAD = """
 import atexit, threading, time
-from whet import cli
+from whet.cli import app as cli
 
 def main():
     {body}
@@ -99,8 +99,8 @@ def test_whoever_interrupts_helpers_hears_of_them_once(
 def test_a_thread_that_the_system_refuses_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from whet import cli
-    from whet.cli.root import root
+    from whet.cli import app as cli
+    from whet.cli.commands import root
 
     def refused(**given: Any) -> None:
         raise RuntimeError("can't start new thread")

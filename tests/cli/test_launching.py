@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_processes import command, finished, processes_of, start, write_rows
-from whet.playground import write_model
+from whet.tools.selftest.tiny_run import write_model
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ ADDED = ["predicted", "probability", "p(bad)", "p(good)"]
 @pytest.fixture(scope="module")
 def model(tiny_model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     from whet.config import ModelConfig
-    from whet.data.columns import Task
-    from whet.engine.model import load_model, load_tokenizer, save_model
+    from whet.models.pretrained import load_model, load_tokenizer, save_model
+    from whet.task import Task
 
     folder = tmp_path_factory.mktemp("classifier")
     loaded = load_model(str(tiny_model_folder), Task("binary", ("bad", "good")), ModelConfig(), seed=0)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.run_folders import build_run
+from whet.api import Run
 from whet.cli.compare import compare
 from whet.cli.terminal import Terminal, show_result
-from whet.run import Run
 
 termios = pytest.importorskip("termios")
 SENTENCE = "The words of this sentence go on until they do not fit into a narrow line any more."

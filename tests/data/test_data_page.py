@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from whet.config import DataConfig
-from whet.data.audit import CODES
+from whet.data.audit.audit import CODES
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 

@@ -7,9 +7,9 @@ import pytest
 
 from tests.data_files import as_csv, everything, labelled, load, text, write
 from whet.config import DataConfig
-from whet.data.columns import Task
 from whet.data.examples import load_examples
 from whet.errors import DataError
+from whet.task import Task
 
 ROWS = labelled()
 
@@ -119,7 +119,7 @@ def test_other_splits_are_left_out_and_it_is_said() -> None:
 def test_memory_stays_flat_over_many_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow as pa
 
-    monkeypatch.setattr("whet.data.delimited.BATCH_ROWS", 500)
+    monkeypatch.setattr("whet.data.readers.csv_files.BATCH_ROWS", 500)
     monkeypatch.setattr("whet.data.columns.PROFILE_BYTES", 500_000)
     path = write(tmp_path / "a.csv", as_csv((f"{text(n)} {'x' * 2000}", n % 2) for n in range(10_000)))
     pool = pa.default_memory_pool()

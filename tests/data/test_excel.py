@@ -9,7 +9,7 @@ import openpyxl
 import pytest
 
 from tests.data_files import as_csv, labelled, load, write
-from whet.data.export_csv import write_rows
+from whet.data.export import write_rows
 from whet.errors import DataError
 
 

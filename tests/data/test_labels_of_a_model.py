@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests.data_files import as_csv, text, write
 from whet.config import DataConfig
-from whet.data.columns import Task
 from whet.data.examples import Examples, load_examples
 from whet.errors import DataError
 from whet.metrics.scores import score
+from whet.task import Task
 
 TOPICS = ("sport", "food", "money", "travel")
 TASK = Task("multilabel", TOPICS)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.data_files import labelled, load, text
 from whet.config import DataConfig
-from whet.data.columns import Task
+from whet.task import Task
 from whet.data.examples import Examples, load_examples
 from whet.errors import DataError, UsageError
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data_files import labelled, load, text
-from whet.data.columns import Task
 from whet.data.splits import assign
 from whet.errors import DataError
+from whet.task import Task
 
 BINARY = Task("binary", ("a", "b"))
 

@@ -10,14 +10,14 @@ import torch
 
 from tests.conftest import random_tokens, small_model
 from whet.config import TrainConfig
-from whet.data.batches import Order
-from whet.data.columns import Task
-from whet.engine.devices import Hardware
-from whet.engine.feed import Network, TokenFeed
+from whet.data.tokens.batches import Order
+from whet.engine.dispatch import _loss_of, choose_path
 from whet.engine.losses import Loss, contrastive_rows, has_pairs
-from whet.engine.optim import make_adamw
-from whet.engine.paths import _loss_of, choose_path
-from whet.engine.step import Stepper
+from whet.engine.network import Network, TokenFeed
+from whet.engine.optimizer import make_adamw
+from whet.engine.stepper import Stepper
+from whet.task import Task
+from whet.utils.device import Hardware
 
 TASK = Task("multiclass", ("a", "b", "c"))
 FLOAT32 = Hardware(torch.device("cpu"), "float32", "")

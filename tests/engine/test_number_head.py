@@ -8,11 +8,11 @@ import torch
 
 from tests.conftest import random_tokens, small_model
 from whet.config import TrainConfig
-from whet.data.columns import Task
-from whet.engine.devices import Hardware
+from whet.task import Task
+from whet.engine.dispatch import choose_network, choose_path
 from whet.engine.losses import Loss
-from whet.engine.paths import choose_network, choose_path
-from whet.engine.step import precision
+from whet.engine.stepper import precision
+from whet.utils.device import Hardware
 
 BF16 = Hardware(torch.device("cpu"), "bf16", "asked for")
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tests.conftest import FAMILIES, random_tokens, small_model
-from whet.data.batches import pad
-from whet.engine.feed import Network, to_device
+from whet.data.tokens.batches import pad
+from whet.engine.network import Network, to_device
 from whet.engine.packed import why_not_packed
 
 CPU = torch.device("cpu")

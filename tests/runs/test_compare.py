@@ -15,8 +15,8 @@ from whet.config import make_config
 from whet.errors import UsageError
 from whet.records import End, Evaluation, Start
 from whet.runs.compare import compare
-from whet.runs.listing import list_runs
-from whet.runs.store import RunFolder
+from whet.runs.folder import RunFolder
+from whet.runs.summary import list_runs
 
 ROWS = 200
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.run_folders import build_run
+from whet.api import Run
 from whet.cli.terminal import show_result
-from whet.run import Run
 from whet.runs import score_words as words
-from whet.runs.card import model_card
-from whet.runs.report_content import read_report
-from whet.runs.verdict import observe
+from whet.runs.report.content import read_report
+from whet.runs.report.model_card import model_card
+from whet.runs.verdict.judge import observe
 
 
 @pytest.mark.parametrize(

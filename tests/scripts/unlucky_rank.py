@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-import whet.engine.checkpoint as checkpoint
-import whet.evaluation as evaluation
+import whet.training.checkpoints as checkpoint
+import whet.training.evaluation as evaluation
 from whet.cli import entry
 from whet.errors import ArtifactError
 

@@ -79,7 +79,7 @@ def save_small_bert(folder: Path, *, layers: int = 2, width: int = 32) -> None:
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
-    from whet.engine.model import DEFAULT_ON_HUB, find_model
+    from whet.models.pretrained import DEFAULT_ON_HUB, find_model
 
     source = find_model("minilm")
     if source == DEFAULT_ON_HUB:

@@ -20,7 +20,7 @@ WORLD = 2
 LOADED = (
     *("accelerate", "datasets", "hypothesis", "pytest", "torch._dynamo", "torch.optim", "torch.distributed.fsdp"),
     *("transformers.models.bert.modeling_bert", "transformers.optimization", "transformers.data.data_collator"),
-    *("sklearn.metrics", "whet.trainer.training", "whet.engine.fused.step"),
+    *("sklearn.metrics", "whet.trainer.training", "whet.engine.fused.stepper"),
 )
 PATIENCE_SECONDS = 120
 Work = Callable[..., Any]

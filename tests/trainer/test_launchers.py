@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import small_model
 from tests.trainer.made import make_rows, make_trainer
 from whet.records import Save
-from whet.runs.store import RunFolder
+from whet.runs.folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "scripts" / "trainer.py"

@@ -15,9 +15,9 @@ from tests.conftest import small_model
 from tests.trainer.made import logged, make_rows, make_trainer, weights
 from tests.trainer.ranks import run_together, values
 from whet import Trainer, TrainerCallback, TrainingArguments
-from whet.engine.ranks import Ranks
+from whet.distributed.group import Ranks
 from whet.records import Save, Step
-from whet.runs.store import RunFolder
+from whet.runs.folder import RunFolder
 from whet.trainer.notices import WhetNotice
 
 # 37 rows in steps of 8: the last step has 5, which is 3 for one process and 2 for the other.

@@ -16,7 +16,7 @@ from tests.trainer.made import logged, make_rows, make_trainer, weights
 from whet import EarlyStoppingCallback, Trainer, TrainerCallback
 from whet.errors import ArtifactError, UsageError
 from whet.records import Resume
-from whet.runs.store import RunFolder
+from whet.runs.folder import RunFolder
 from whet.trainer.notices import WhetNotice
 
 SETTINGS: dict[str, Any] = {

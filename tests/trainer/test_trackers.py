@@ -12,7 +12,7 @@ import pytest
 from tests.trainer.made import logged, make_trainer
 from whet import TrainingArguments
 from whet.errors import EnvironmentFault, UsageError
-from whet.trackers import TRACKERS, Place, Wandb
+from whet.integrations.trackers import TRACKERS, Place, Wandb
 from whet.trainer.notices import WhetNotice
 from whet.trainer.trackers import grouped, trackers_of
 
@@ -38,7 +38,7 @@ def test_tensorboard_gets_every_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(TRACKERS))
 def test_a_tracker_that_is_not_installed_says_what_to_install(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whet.trackers.find_spec", lambda package: None)
+    monkeypatch.setattr("whet.integrations.trackers.find_spec", lambda package: None)
     with pytest.raises(EnvironmentFault, match=rf"pip install 'whet\[{name}\]'"):
         trackers_of(TrainingArguments("out", report_to=name))
 
@@ -63,7 +63,7 @@ def test_a_tracker_that_fails_never_stops_the_training(tmp_path: Path, monkeypat
             raise AssertionError("it was left out before")
 
     monkeypatch.setitem(TRACKERS, "tensorboard", Broken)
-    monkeypatch.setattr("whet.trackers.find_spec", lambda package: package)
+    monkeypatch.setattr("whet.integrations.trackers.find_spec", lambda package: package)
     trainer = make_trainer(tmp_path, report_to="tensorboard", max_steps=2, logging_steps=1)
     with pytest.warns(WhetNotice, match="no space left") as heard:
         assert trainer.train().global_step == 2

@@ -16,7 +16,7 @@ from tests.trainer.made import QUIET, logged, make_rows, make_trainer, weights
 from whet import Trainer, TrainerCallback, TrainingArguments
 from whet.errors import DataError, UsageError
 from whet.records import Evaluation
-from whet.runs.store import RunFolder
+from whet.runs.folder import RunFolder
 from whet.trainer.notices import NotHere, UnknownArgument, WhetNotice
 
 

@@ -38,7 +38,7 @@ def bench(what_or_source: str | None, source: str | None, as_json: bool, **chose
         }
     )
 
-    from whet.bench import bench_prediction, bench_training
+    from whet.tools.bench.benchmark import bench_prediction, bench_training
 
     def say(line: str) -> None:
         click.echo(line, err=True)

@@ -13,7 +13,7 @@ from whet.cli.options import resolve, setting_option, settings_options
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from whet.data.audit import Audit, Finding
+    from whet.data.audit.audit import Audit, Finding
     from whet.data.examples import Examples
 
 WIDTH = 80
@@ -44,9 +44,9 @@ def check(
     if not config.data.source:
         raise click.UsageError("Missing SOURCE. Try: whet check sample/pairs")
 
-    from whet.data.audit import audit
+    from whet.data.audit.audit import audit
     from whet.data.examples import load_examples
-    from whet.reading import as_read
+    from whet.inference.token_preview import as_read
 
     examples = load_examples(config.data.source, config.data)
     report = as_read(audit(examples), examples, config.model)
@@ -200,7 +200,7 @@ def _sentence(finding: Finding) -> str:
 
 def shown(name: str, most: int = 30) -> str:
     """A name from the data that neither steers the terminal nor breaks the table."""
-    from whet.data.raw import printable
+    from whet.data.readers.raw_table import printable
 
     plain = printable(name)
     return plain if len(plain) <= most else plain[: most - 1] + "…"

@@ -33,7 +33,7 @@ def compare(runs: tuple[Path, ...], split: str | None, html: Path | None, as_jso
 
     found = compared(runs, split)
     if html is not None:
-        from whet.runs.report_compare import write_comparison
+        from whet.runs.report.compare_html import write_comparison
 
         click.echo(f"{write_comparison(found, html)}", err=True)
     if as_json:

@@ -12,7 +12,7 @@ from whet.cli.options import resolve, setting_option, settings_options
 from whet.errors import some_of
 
 if TYPE_CHECKING:
-    from whet.data.columns import Task
+    from whet.task import Task
 
 
 @click.command()
@@ -30,8 +30,8 @@ def evaluate(run: str, source: str, trust_remote_code: bool | None, as_json: boo
         flags[name] = flags[name] or given
     config = resolve({**flags, "source": source}, None, ())
 
-    from whet.predict import load
-    from whet.scoring import evaluate_model
+    from whet.api import load
+    from whet.inference.evaluate import evaluate_model
 
     predictor = load(run, trust_remote_code=bool(trust_remote_code))
     results = evaluate_model(predictor, source, config.data)
@@ -71,7 +71,7 @@ def _show_scores(task: Task, result: dict[str, Any]) -> None:
 
 def _settings_of(run: str) -> dict[str, str]:
     """The names that the training data had, and what its rare labels became, where the run knows them."""
-    from whet.runs.store import RunFolder
+    from whet.runs.folder import RunFolder
 
     if not (Path(run) / "data.json").is_file():
         return {}

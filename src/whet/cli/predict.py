@@ -12,13 +12,13 @@ import click
 
 from whet.cli.options import setting_option
 from whet.errors import DataError, UsageError
-from whet.gpu_files import refuse_impossible
-from whet.loading import load_for_predicting
+from whet.utils.gpu_files import refuse_impossible
+from whet.utils.hf_libraries import load_for_predicting
 
 if TYPE_CHECKING:
     from whet.config import DataConfig
-    from whet.data.export_csv import OwnRows
-    from whet.predict import Prediction
+    from whet.data.export import OwnRows
+    from whet.inference.predictor import Prediction
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,14 @@ def predict(
         if text is not None:
             given, own = _one_text(text, pair, with_rows=output is not None)
         else:
-            from whet.data.sources import readable_twice
+            from whet.data.readers.source import readable_twice
 
             source = readable_twice(str(source), Path(scratch))
             config = _settings(run, source, text_column, pair_column, reading)
             given = _read(source, config)
             own = _own(source, config, Path(scratch), Path(output)) if output is not None else {}
+        from whet.api import load
         from whet.data.answer_columns import flat
-        from whet.predict import load
 
         predictions = load(run, device=device, trust_remote_code=bool(trust_remote_code)).predict(
             given.texts, given.pairs
@@ -105,7 +105,7 @@ def predict(
 
 
 def _one_text(text: str, pair: str | None, *, with_rows: bool) -> tuple[Given, dict[str, list[OwnRows]]]:
-    from whet.data.open_files import mend_surrogates
+    from whet.data.readers.text_files import mend_surrogates
 
     # Bytes of the command line that are no text arrive as surrogates.
     texts = {name: [mend_surrogates(each)[0]] for name, each in (("text", text), ("pair", pair)) if each is not None}
@@ -115,8 +115,9 @@ def _one_text(text: str, pair: str | None, *, with_rows: bool) -> tuple[Given, d
     import pyarrow as pa
 
     from whet.config import DataConfig
-    from whet.data.export_csv import OwnRows
-    from whet.data.raw import from_table
+    from whet.data.export import OwnRows
+    from whet.data.readers.raw_table import from_table
+    from whet.data.readers.text_files import mend_surrogates
 
     return given, {"test": [OwnRows(tuple(texts), from_table(pa.table(texts), "--text"), DataConfig())]}
 
@@ -124,7 +125,7 @@ def _one_text(text: str, pair: str | None, *, with_rows: bool) -> tuple[Given, d
 def _settings(run: str, source: str, text: str | None, pair: str | None, reading: dict[str, Any]) -> DataConfig:
     """How to read the source: with the columns of the training data, unless others are named."""
     from whet.config import make_config
-    from whet.runs.store import RunFolder
+    from whet.runs.folder import RunFolder
 
     columns: dict[str, Any] = {}
     if (Path(run) / "data.json").is_file():
@@ -152,7 +153,7 @@ def _read(source: str, config: DataConfig) -> Given:
 
 def _own(source: str, config: DataConfig, scratch: Path, output: Path) -> dict[str, list[OwnRows]]:
     """The source's own tables, under the names that its splits have as examples."""
-    from whet.data.export_csv import own_rows
+    from whet.data.export import own_rows
 
     splits = own_rows(source, config, scratch)
     for table in (each for tables in splits.values() for each in tables):
@@ -163,7 +164,7 @@ def _own(source: str, config: DataConfig, scratch: Path, output: Path) -> dict[s
 
 def _check_output(path: Path, source: str | None) -> None:
     """Before anything is computed: a file that can be written, and that is not the one being read."""
-    from whet.data.export_csv import OUTPUTS
+    from whet.data.export import OUTPUTS
 
     if path.suffix.lower() not in OUTPUTS:
         listed = f"{', '.join(OUTPUTS[:-1])} or {OUTPUTS[-1]}"
@@ -179,7 +180,7 @@ def _write(
 ) -> None:
     """The source's rows as they are, with what the model says; their numbers only where some were left out."""
     from whet.data.answer_columns import flat, names_beside
-    from whet.data.export_csv import picked, write_rows
+    from whet.data.export import picked, write_rows
 
     numbers = [row for rows in given.rows.values() for row in rows]
     added = [

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from whet.errors import EnvironmentFault, Interrupted, UsageError, WhetError
-from whet.interrupts import SIGNALS
+from whet.utils.signals import SIGNALS
 
 ARGUMENTS = "whet.arguments"
 CODES = "_WHET_EXIT_CODES"
@@ -96,7 +96,8 @@ def told_to_launcher() -> Iterator[None]:
     An agent starts again whatever fails. What would only fail again, and what was asked to stop, must be no failure
     to it; only a process that lost the others fails, and is started again with them.
     """
-    from whet.engine.ranks import LostRank, restarts
+    from whet.distributed.environment import restarts
+    from whet.distributed.group import LostRank
 
     _forget_code()
     try:

@@ -18,8 +18,8 @@ import click
 )
 def report(run: Path, output: Path | None) -> None:
     """Write the report of a run: one HTML file that opens from disk, and Markdown with its plots."""
-    from whet.runs.report import write_markdown, write_report
-    from whet.runs.store import RunFolder
+    from whet.runs.folder import RunFolder
+    from whet.runs.report.html import write_markdown, write_report
 
     folder = RunFolder.open(run)
     if output is None:

@@ -11,7 +11,7 @@ import click
 from whet.cli.terminal import shortened
 
 if TYPE_CHECKING:
-    from whet.runs.listing import Line
+    from whet.runs.summary import Line
 
 WIDTH = 80
 
@@ -22,7 +22,7 @@ WIDTH = 80
 def runs(folder: Path, as_json: bool) -> None:
     """List the runs in a folder, oldest first: score, verdict, time, and the evaluation loss as a line."""
     from whet.errors import UsageError
-    from whet.runs.listing import list_runs
+    from whet.runs.summary import list_runs
 
     if not folder.is_dir() and folder != Path("runs"):
         raise UsageError(f"There is no folder {str(folder)!r}.", "Runs are kept in runs/ unless --run says else.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from whet.selftest import Outcome
+    from whet.tools.selftest.trials import Outcome
 
 
 @click.command()
@@ -27,7 +27,7 @@ def selftest(kills: int, signals: int, corruptions: int, seed: int, as_json: boo
     """
     import shutil
 
-    from whet.selftest import selftest as run_selftest
+    from whet.tools.selftest.trials import selftest as run_selftest
 
     folder = Path(mkdtemp(prefix="whet-selftest-"))
 

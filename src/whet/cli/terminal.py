@@ -19,8 +19,8 @@ from whet.runs.curves import sparkline
 from whet.runs.progress import Progress, duration, progress
 
 if TYPE_CHECKING:
-    from whet.prepare import Job
-    from whet.run import Run
+    from whet.api import Run
+    from whet.training.setup import Job
 
 
 class Terminal:

@@ -71,15 +71,16 @@ def train(
 
     terminal = Terminal(quiet=quiet or not is_main())
     if dry_run:
-        from whet.train import rehearse
+        from whet.training.run import rehearse
 
         rehearse(config.data.source, config, say=terminal.say, accept_changes=accept_changes)
         return
 
-    from whet.train import train_run
+    from whet.api import Run
+    from whet.training.run import train_run
 
     with told_to_launcher(), terminal, _live_page(config, terminal) if live and is_main() else nullcontext():
-        run = train_run(
+        folder = train_run(
             config.data.source,
             config,
             accept_changes=accept_changes,
@@ -88,6 +89,7 @@ def train(
         )
     if not is_main():
         return
+    run = Run(folder.path, trust_remote_code=config.model.trust_remote_code)
     if as_json:
         click.echo(json.dumps(run.summary()))
     else:
@@ -97,7 +99,7 @@ def train(
 @contextmanager
 def _live_page(config: Config, terminal: Terminal) -> Iterator[None]:
     """The page of the folder that this run will be in, for as long as it trains."""
-    from whet.serve.live import start
+    from whet.runs.live.server import start
 
     root = Path(config.run.run).parent if config.run.run else Path("runs")
     root.mkdir(parents=True, exist_ok=True)

@@ -23,8 +23,8 @@ def verdict(run: Path, majority: float | None, classes: int | None, rows: int | 
     say, --majority, --classes and --rows do.
     """
     from whet.cli.terminal import wrapped
-    from whet.runs.imports import Constants, read_observed
-    from whet.runs.verdict import judge
+    from whet.runs.verdict.foreign_logs import Constants, read_observed
+    from whet.runs.verdict.judge import judge
 
     found = judge(read_observed(run, Constants(majority=majority, classes=classes, rows=rows)))
     if as_json:

@@ -17,7 +17,7 @@ USUAL_PORT = 8788
 def watch(run: Path, port: int | None, open_browser: bool) -> None:
     """Show the live page of a run, or of all runs in a folder [runs]. Ends with Ctrl-C."""
     from whet.errors import EnvironmentFault
-    from whet.serve.live import start
+    from whet.runs.live.server import start
 
     try:
         server = start(run, USUAL_PORT if port is None else port)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from whet.data.export_csv import free_names
-from whet.data.python_objects import is_a, is_table
+from whet.data.export import free_names
+from whet.data.readers.python_objects import is_a, is_table
 from whet.errors import UsageError
 
 Columns = dict[str, list[Any]]

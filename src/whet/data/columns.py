@@ -9,7 +9,7 @@ from typing import Any
 
 from whet.config import DataConfig
 from whet.data.column_names import IDS, LABELS, PAIRS, TEXTS, plain
-from whet.data.raw import RawSplit, printable
+from whet.data.readers.raw_table import RawSplit, printable
 from whet.errors import DataError
 
 PROFILE_ROWS = 5000
@@ -20,21 +20,6 @@ DATE = (
     r"([T ]+\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?(Z|UTC|AM|PM|[+-]\d{2}:?\d{2}))?)?$"
 )
 ZERO_ONE = r"^(?i:0|1|0\.0|1\.0|true|false)$"
-
-
-@dataclass(frozen=True)
-class Task:
-    """What the model is asked to do."""
-
-    kind: str
-    """`binary`, `multiclass`, `multilabel` or `regression`; `unlabelled` where nobody asked for labels."""
-    labels: tuple[str, ...]
-    """Names in label order; empty for regression."""
-
-    @property
-    def outputs(self) -> int:
-        """Logits a row."""
-        return len(self.labels) or 1
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from whet.config import DataConfig
+from whet.data.audit.shortcuts import telling_columns
 from whet.data.cache import fingerprint, obtain
-from whet.data.columns import Columns, Task, choose_columns, column_kind, label_columns, own_name
-from whet.data.giveaways import telling_columns
+from whet.data.columns import Columns, choose_columns, column_kind, label_columns, own_name
+from whet.data.example_files import SplitRows
 from whet.data.labels import LabelReader, labels_of_task, understand_labels
 from whet.data.rare_labels import for_known_labels, without_rare
-from whet.data.raw import RawSplit, printable
-from whet.data.sources import Source, find_source, read_source
-from whet.data.split_rows import SplitRows
+from whet.data.readers.raw_table import RawSplit, printable
+from whet.data.readers.source import Source, find_source, read_source
 from whet.data.split_writer import SplitWriter, write_made_splits
 from whet.errors import DataError, some_of
+from whet.task import Task
 
 VERSION = 2
 """Part of the cache's key: goes up when the same source would give other examples."""
@@ -104,7 +105,7 @@ def _content(found: Source, config: DataConfig) -> list[Any]:
 def _file_digest(path: Path) -> str:
     import hashlib
 
-    from whet.data.open_files import unreadable
+    from whet.data.readers.text_files import unreadable
 
     try:
         with open(path, "rb") as file:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whet.data.columns import column_kind, label_columns
-from whet.data.raw import RawSplit
+from whet.data.readers.raw_table import RawSplit
 
 MANY = 20_000
 """More different labels than any classifier here is meant for: counting stops."""

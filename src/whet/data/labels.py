@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whet.config import DataConfig
-from whet.data.columns import Columns, Task, label_columns, own_name
+from whet.data.columns import Columns, label_columns, own_name
 from whet.data.label_values import (
     DECIMAL_COMMA,
     Survey,
@@ -24,7 +24,8 @@ from whet.data.label_values import (
     survey,
     written_list,
 )
-from whet.data.raw import RawSplit, printable
+from whet.data.readers.raw_table import RawSplit, printable
+from whet.task import Task
 
 NEGATIONS = ("not", "non", "no", "un", "in", "dis", "il", "ir", "im")
 MOST_WHOLE_NUMBERS = 100

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from whet.config import DataConfig
-from whet.data.columns import Task, label_columns
+from whet.data.columns import label_columns
 from whet.data.labels import LEFT_OUT, LabelReader, check_classes
-from whet.data.raw import RawSplit, printable
+from whet.data.readers.raw_table import RawSplit, printable
 from whet.errors import UsageError, some_of
+from whet.task import Task
 
 FEWEST = 3
 """Rows that a label needs to be in training, validation and test; what `--rare` goes by alone."""

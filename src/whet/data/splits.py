@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from whet.data.columns import Task
 from whet.errors import DataError, some_of
+from whet.task import Task
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
 NAMES = ("train", "validation", "test")

@@ -1,1 +1,5 @@
-"""The engine: model, batches in; records out. Knows nothing of run folders, terminals or pages."""
+"""Computes one optimizer step and the logits of a batch; knows no run folder, no loop and no terminal.
+
+`dispatch.choose_path` picks the fastest network and stepper that compute the same training for a model and a device.
+Imports the base modules, `utils`, `data`, `models` and `distributed`.
+"""

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whet.data.columns import Task
+from whet.task import Task
 
 TEMPERATURE = 0.1
 """What similarities are divided by in the contrastive loss."""

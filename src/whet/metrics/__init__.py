@@ -10,7 +10,6 @@ models score on the same rows, and `loading` has the objects that code written f
 
 from __future__ import annotations
 
-from whet.metrics.baseline import Majority, majority
 from whet.metrics.calibration import (
     Bin,
     expected_calibration_error,
@@ -18,16 +17,9 @@ from whet.metrics.calibration import (
     negative_log_likelihood,
     reliability,
 )
-from whet.metrics.intervals import (
-    Interval,
-    Paired,
-    bootstrap,
-    paired,
-    score_intervals,
-    smallest_visible,
-    wilson,
-)
-from whet.metrics.loading import Combined, Metric, combine, load, load_metric
+from whet.metrics.evaluate_api import Combined, Metric, combine, load, load_metric
+from whet.metrics.intervals import Interval, Paired, bootstrap, paired, score_intervals, smallest_visible, wilson
+from whet.metrics.majority import Majority, majority
 from whet.metrics.scores import (
     MAIN_METRIC,
     METRICS,

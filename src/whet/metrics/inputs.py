@@ -8,7 +8,7 @@ import numpy as np
 
 from whet.errors import UsageError
 from whet.metrics.arrays import Array, as_array, as_floats, check_finite, check_rows, flat_column
-from whet.metrics.catalogue import Recipe
+from whet.metrics.registry import Recipe
 
 
 def checked_batch(recipe: Recipe, predictions: Any, references: Any) -> tuple[Array, Array]:

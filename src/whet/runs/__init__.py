@@ -1,1 +1,4 @@
-"""What is read from a run folder: curves, verdict, comparison, report. No torch."""
+"""The run folder and everything that reads it: curves, verdict, report, comparison, live page. Loads no torch.
+
+`folder.RunFolder` opens a run. Imports the base modules, `utils` and `metrics`.
+"""

@@ -20,8 +20,8 @@ from whet.metrics import Interval, Paired, bootstrap, higher_is_better, paired, 
 from whet.metrics.intervals import PROPORTIONS
 from whet.metrics.scores import evidence
 from whet.records import End, Evaluation, Record, Start
-from whet.runs.store import CONFIG, RunFolder
-from whet.runs.verdict import Verdict, verdict_of
+from whet.runs.folder import CONFIG, RunFolder
+from whet.runs.verdict.judge import Verdict, verdict_of
 
 Array = np.ndarray[Any, Any]
 

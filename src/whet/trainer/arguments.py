@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from whet.engine.ranks import launched
+from whet.distributed.environment import launched
 from whet.errors import UsageError, nearest
 from whet.trainer.notices import UnknownArgument, notice
 from whet.trainer.spellings import RENAMED, WITHOUT_EFFECT, translate
@@ -165,7 +165,7 @@ class TrainingArguments(_Fields):
     @contextmanager
     def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
         """What is done inside is done by the main process before the others, who find it in a cache then."""
-        from whet.engine.devices import join_processes
+        from whet.distributed.rendezvous import join_processes
 
         ranks = join_processes("cpu" if self.use_cpu else "auto")
         first = (self.local_process_index if local else self.process_index) == 0
@@ -188,7 +188,7 @@ class TrainingArguments(_Fields):
 
     @property
     def device(self) -> torch.device:
-        from whet.engine.devices import choose_hardware
+        from whet.utils.device import choose_hardware
 
         return choose_hardware("cpu" if self.use_cpu else "auto").device
 
@@ -205,7 +205,7 @@ class TrainingArguments(_Fields):
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
         """Below 1 a share of all steps, rounded up; else a number of steps."""
-        from whet.engine.optim import warmup_steps
+        from whet.engine.optimizer import warmup_steps
 
         return warmup_steps(self.warmup_steps, num_training_steps)
 

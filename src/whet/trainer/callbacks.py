@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers.trainer_callback import ExportableState, TrainerCallback, TrainerControl, TrainerState
 
-from whet.engine.ranks import Ranks
+from whet.distributed.group import Ranks
 
 SILENT = ("error", "critical")
 _ASKED = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")

@@ -10,9 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from whet.engine.checkpoint import STATE, TEMPORARY, Checkpoint, CheckpointFolder, load, remove
-from whet.engine.disk import sync_tree
 from whet.errors import ArtifactError, UsageError
+from whet.training.checkpoints import STATE, TEMPORARY, Checkpoint, CheckpointFolder, load, remove
+from whet.utils.files import sync_tree
 
 PREFIX = "checkpoint-"
 

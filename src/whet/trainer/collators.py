@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from whet.data.batches import pad
-from whet.data.rows import from_rows
+from whet.data.tokens.batches import pad
+from whet.data.tokens.from_dataset import from_rows
 from whet.errors import UsageError
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from whet.data.batches import Order
-from whet.data.rows import Unrepresentable, from_rows
-from whet.data.tokens import Tokens
-from whet.engine.feed import Batch, Rows
+from whet.data.tokens.batches import Order
+from whet.data.tokens.from_dataset import Unrepresentable, from_rows
+from whet.data.tokens.table import Tokens
+from whet.engine.network import Batch, Rows
 from whet.errors import DataError, UsageError
 
 Collate = Callable[[list[Any]], Mapping[str, Any]]

@@ -6,7 +6,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from whet.engine.ranks import launched
+from whet.distributed.environment import launched
 from whet.errors import UsageError
 
 _HERE = str(Path(__file__).parent)

@@ -9,16 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from whet.data.columns import Task
-from whet.data.tokens import Tokens
-from whet.engine.devices import Hardware
-from whet.engine.evaluate import compute_logits
-from whet.engine.feed import Network
+from whet.data.tokens.table import Tokens
+from whet.distributed.group import Ranks
+from whet.engine.logits import compute_logits
 from whet.engine.losses import Loss
-from whet.engine.ranks import Ranks
-from whet.engine.step import precision
-from whet.evaluation import computed_together, logits_together
+from whet.engine.network import Network
+from whet.task import Task
 from whet.trainer.data import Collator, batch_rows, on_device, rows_of
+from whet.training.evaluation import computed_together, logits_together
+from whet.utils.device import Hardware, precision
 
 Array = np.ndarray[Any, Any]
 

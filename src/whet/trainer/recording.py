@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from whet.config import to_toml
-from whet.data.columns import Task
-from whet.engine.evaluate import confusion_matrix
 from whet.errors import EnvironmentFault
-from whet.finish import describe_environment, majority_answer, prior
 from whet.metrics.scores import predicted, score
-from whet.recorder import now
-from whet.records import Evaluation, Start
-from whet.runs.store import CONFIG, RECORDS, RunFolder
+from whet.records import Evaluation, Start, now
+from whet.runs.folder import CONFIG, RECORDS, RunFolder
+from whet.task import Task
 from whet.trainer.predictions import Predicted, labels_fit
+from whet.training.evaluation import confusion_matrix
+from whet.training.metadata import describe_environment, majority_answer, prior
 
 if TYPE_CHECKING:
-    from whet.engine.devices import Hardware
-    from whet.engine.feed import Network
-    from whet.engine.loop import Plan
+    from whet.engine.network import Network
     from whet.trainer.arguments import TrainingArguments
+    from whet.training.plan import Plan
+    from whet.utils.device import Hardware
 
 TRAINER = "trainer.json"
 Array = np.ndarray[Any, Any]

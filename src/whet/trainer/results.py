@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from whet.data.batches import share
+from whet.data.tokens.batches import share
 from whet.trainer.arguments import ORDERS
 from whet.trainer.data import make_order, require_rows
 from whet.trainer.predictions import Predicted

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 
 from transformers.trainer_callback import TrainerState
 
-from whet.engine.checkpoint import Checkpoint, load
-from whet.engine.loop import as_values, check_finite, restore_values
-from whet.engine.ranks import checksum
+from whet.distributed.group import checksum
 from whet.errors import ArtifactError
-from whet.recorder import now
-from whet.records import Resume, Save
+from whet.records import Resume, Save, now
 from whet.trainer.callbacks import exported
 from whet.trainer.callbacks import restore as restore_callbacks
 from whet.trainer.checkpoints import find, model_files
 from whet.trainer.notices import notice
 from whet.trainer.recording import changed_arguments
+from whet.training.checkpoints import Checkpoint, load
+from whet.training.loop import as_values, check_finite, restore_values
 
 if TYPE_CHECKING:
     from whet.trainer.training import Training

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from whet.data.columns import Task
-from whet.data.tokens import Tokens
-from whet.engine.feed import Batch, Feed, Network, TokenFeed
+from whet.data.tokens.table import Tokens
+from whet.engine.dispatch import choose_path
 from whet.engine.losses import Loss
+from whet.engine.network import Batch, Feed, Network, TokenFeed
 from whet.engine.packed import _keep_first_tokens
-from whet.engine.paths import choose_path
-from whet.engine.step import Stepper
+from whet.engine.stepper import Stepper
 from whet.errors import DataError
+from whet.task import Task
 from whet.trainer.arguments import ORDERS
 from whet.trainer.callbacks import overrides
 from whet.trainer.data import Collator, DatasetFeed, batch_rows, make_order

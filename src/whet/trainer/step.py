@@ -8,16 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whet.data.columns import Task
-from whet.engine.devices import choose_hardware
-from whet.engine.feed import Batch, Network
 from whet.engine.losses import Loss
+from whet.engine.network import Batch, Network
 from whet.engine.packed import make_layout
-from whet.engine.step import precision
 from whet.errors import UsageError
+from whet.task import Task
 from whet.trainer.data import batch_rows, on_device
 from whet.trainer.notices import notice
 from whet.trainer.setup import task_of
+from whet.utils.device import choose_hardware, precision
 
 PACKABLE = {"input_ids", "attention_mask", "token_type_ids", "labels"}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.trainer_callback import TrainerCallback
 
-from whet.trackers import Place, Trackers, make_trackers
+from whet.integrations.trackers import Place, Trackers, make_trackers
 from whet.trainer.notices import notice
 
 if TYPE_CHECKING:

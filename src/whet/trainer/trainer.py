@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback, TrainerControl, TrainerState
 
-from whet.data.columns import Task
-from whet.data.tokens import Tokens
-from whet.engine.devices import choose_hardware, join_processes
-from whet.engine.feed import Network
-from whet.engine.model import save_model
-from whet.engine.optim import make_adamw, parameter_groups
+from whet.data.tokens.table import Tokens
+from whet.distributed.rendezvous import join_processes
+from whet.engine.network import Network
+from whet.engine.optimizer import make_adamw, parameter_groups
 from whet.errors import UsageError
+from whet.models.pretrained import save_model
+from whet.task import Task
 from whet.trainer import refusals, results
 from whet.trainer.callbacks import PrintLines
 from whet.trainer.data import LABELS, Collator, as_tokens, keep_columns, require_rows, signature
@@ -39,6 +39,7 @@ from whet.trainer.outputs import EvalPrediction, PredictionOutput, TrainOutput, 
 from whet.trainer.predictions import BatchPredictor, Predicted, predict_tokens
 from whet.trainer.recording import own_scores
 from whet.trainer.setup import has_own_collator, task_of, why_own_batches
+from whet.utils.device import choose_hardware
 
 if TYPE_CHECKING:
     from whet.trainer.training import Training

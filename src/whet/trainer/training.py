@@ -16,14 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.trainer_callback import TrainerState
 
-from whet.data.tokens import Tokens
-from whet.engine.checkpoint import load
-from whet.engine.evaluate import compute_logits, probe_rows
-from whet.engine.loop import Plan, SavePoint, State, Tick, train
+from whet.data.tokens.table import Tokens
+from whet.engine.logits import compute_logits
 from whet.engine.losses import Loss
 from whet.errors import Diverged, Interrupted, UsageError, nearest
-from whet.evaluation import logits_together
-from whet.interrupts import Interrupts
 from whet.metrics.scores import MAIN_METRIC, higher_is_better
 from whet.records import End, Evaluation, Finding, Record, Save, Step
 from whet.trainer import refusals
@@ -35,6 +31,11 @@ from whet.trainer.recording import describe, evaluation_record, open_folder, sta
 from whet.trainer.saving import Sums, restore, save
 from whet.trainer.schedule import Schedule
 from whet.trainer.setup import lay_out
+from whet.training.checkpoints import load
+from whet.training.evaluation import logits_together, probe_rows
+from whet.training.loop import train
+from whet.training.plan import Plan, SavePoint, State, Tick
+from whet.utils.signals import Interrupts
 
 if TYPE_CHECKING:
     from whet.trainer.trainer import Trainer
@@ -214,7 +215,7 @@ class Training:
                 self._say(event.sentence)
             elif isinstance(event, Tick) or ranks.world == 1:
                 # A finding comes in the middle of a step, where there is nothing whole to save.
-                self.interrupts.check_together(ranks)
+                self.interrupts.check_together(ranks.any)
         raise AssertionError("the loop ends with an End record")
 
     # What the loop asks ------------------------------------------------------------------------------

@@ -20,16 +20,16 @@ from torch import Tensor
 from triton.runtime import interpreter
 
 from whet.config import TrainConfig
-from whet.data.tokens import Tokens
-from whet.engine.devices import Hardware
-from whet.engine.fused import pieces_cuda
+from whet.data.tokens.table import Tokens
+from whet.distributed.group import Ranks
+from whet.engine.dispatch import most_tokens, used_ids
+from whet.engine.fused.architectures import shape_of
+from whet.engine.fused.cuda import layers as pieces_cuda
+from whet.engine.fused.cuda.graph_stepper import GraphStepper
 from whet.engine.fused.encoder import Encoder
-from whet.engine.fused.families import shape_of
-from whet.engine.fused.graphs import GraphStepper
-from whet.engine.fused.step import FusedNetwork
+from whet.engine.fused.network import FusedNetwork
 from whet.engine.losses import Loss
-from whet.engine.paths import most_tokens, used_ids
-from whet.engine.ranks import Ranks
+from whet.utils.device import Hardware
 
 
 class Nothing:

@@ -10,17 +10,18 @@ import torch
 
 from tests.conftest import random_tokens, small_model
 from whet.config import TrainConfig
-from whet.data.batches import Order, pack
-from whet.data.columns import Task
-from whet.engine import paths
-from whet.engine.devices import Hardware
-from whet.engine.feed import Network, TokenFeed
-from whet.engine.fused import adamw
-from whet.engine.fused.step import FusedNetwork, FusedStepper
+from whet.data.tokens.batches import Order, pack
+from whet.engine import dispatch as paths
+from whet.engine.dispatch import choose_path
+from whet.engine.fused.cpu import adamw
+from whet.engine.fused.network import FusedNetwork
+from whet.engine.fused.stepper import FusedStepper
 from whet.engine.losses import Loss
-from whet.engine.optim import make_adamw
-from whet.engine.paths import choose_path
-from whet.engine.step import Stepper
+from whet.engine.network import Network, TokenFeed
+from whet.engine.optimizer import make_adamw
+from whet.engine.stepper import Stepper
+from whet.task import Task
+from whet.utils.device import Hardware
 
 CPU = torch.device("cpu")
 FLOAT32 = Hardware(CPU, "float32", "")
@@ -152,7 +153,7 @@ def test_training_with_dropout_repeats_itself_to_the_bit() -> None:
 
 @pytest.mark.parametrize("rate", [0.1, 0.25, 0.001, 0.9])
 def test_dropout_drops_the_asked_share(rate: float) -> None:
-    from whet.engine.fused.pieces_cpu import CpuPieces
+    from whet.engine.fused.cpu.layers import CpuPieces
 
     pieces = CpuPieces(0)
     pieces.start(True)
@@ -164,7 +165,7 @@ def test_dropout_drops_the_asked_share(rate: float) -> None:
 
 
 def test_every_dropout_of_every_step_drops_others() -> None:
-    from whet.engine.fused.pieces_cpu import CpuPieces
+    from whet.engine.fused.cpu.layers import CpuPieces
 
     pieces, drawn = CpuPieces(0), []
     for pieces.step, pieces.micro in ((0, 0), (0, 1), (1, 0), (0, 0)):

@@ -1,14 +1,6 @@
-"""The fast path for BERT-like encoders: the library's weights, our arithmetic.
+"""The fast path for BERT-like encoders: the library's weights, whet's forward and backward pass on packed tokens.
 
-The model stays the library's: its parameters, its configuration, its head. Only the encoder's forward and backward
-passes are written out by hand here, on packed tokens, so that query, key and value are one product, padding exists
-nowhere, gradients land in one flat buffer, the last layer is computed only for the tokens that are read, and rows of
-the vocabulary that the data never uses cost nothing.
-
-    families.py    where each family keeps its weights
-    flat.py        parameters, moments and gradients in flat buffers
-    encoder.py     forward and backward of the encoder, for any device
-    pieces_cpu.py  the pieces of a layer in torch operations
-    pieces_cuda.py the same pieces as Triton kernels
-    step.py        a training step on this path
+Query, key and value are one product, padding does not exist, gradients land in one flat buffer, the last layer is
+computed only for the tokens that are read, and vocabulary rows that the data never uses cost nothing.
+`encoder` is written once for all devices; `cpu/` and `cuda/` hold the operations of a layer and the update.
 """

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from whet.engine.fused.families import Shape
-from whet.engine.fused.flat import FlatModel, Layer
+from whet.engine.fused.architectures import Shape
+from whet.engine.fused.parameters import FlatModel, Layer
 
 
 @dataclass(frozen=True)

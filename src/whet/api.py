@@ -1,0 +1,142 @@
+"""The Python API: `fit` trains and returns a `Run`, `load` returns the predictor of a run or of a model folder."""
+
+from __future__ import annotations
+
+import gc
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from whet.config import from_environment, make_config
+from whet.errors import UsageError
+from whet.records import Evaluation, Record
+from whet.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from whet.inference.predictor import Prediction, Predictor
+    from whet.integrations.notebook import Figure
+    from whet.runs.curves import Curves
+
+
+class Run:
+    """What `whet.fit` returns. Everything is read from the run folder."""
+
+    def __init__(self, path: Path | str, *, trust_remote_code: bool = False) -> None:
+        self.folder = RunFolder.open(path)
+        self._trusts = trust_remote_code
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    @cached_property
+    def records(self) -> list[Record]:
+        return self.folder.records()
+
+    @property
+    def best(self) -> Evaluation | None:
+        """The evaluation whose weights `model/` holds."""
+        best = [record for record in self._evaluations("validation") if record.best]
+        return best[-1] if best else None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Scores of the saved model: on validation as they are, on test with `test_` before the name."""
+        found: dict[str, float] = {}
+        if self.best is not None:
+            found.update(self.best.metrics, loss=self.best.loss)
+        for record in self._evaluations("test")[-1:]:
+            found.update({f"test_{name}": value for name, value in record.metrics.items()}, test_loss=record.loss)
+        return found
+
+    @cached_property
+    def curves(self) -> Curves:
+        """Loss, metrics and rates as arrays by step."""
+        from whet.runs.curves import curves
+
+        return curves(self.records)
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        from whet.inference.predictor import Predictor
+
+        return Predictor(self.path, trust_remote_code=self._trusts)
+
+    @overload
+    def predict(self, texts: str, pairs: str | None = None) -> Prediction: ...
+    @overload
+    def predict(self, texts: Any, pairs: Any = None) -> list[Prediction]: ...
+    def predict(self, texts: Any, pairs: Any = None) -> Prediction | list[Prediction]:
+        """Labels with probabilities: one for one text, a list for several, in input order."""
+        answer: Prediction | list[Prediction] = self.predictor.predict(texts, pairs)
+        return answer
+
+    def predict_table(self, table: Any) -> Any:
+        """The same kind of table with what the model says behind its columns."""
+        return self.predictor.predict_table(table)
+
+    def plot(self) -> Figure:
+        """The curves, drawn where a notebook shows them; `str()` of it is SVG."""
+        from whet.integrations.notebook import Figure
+
+        return Figure(self.records)
+
+    def summary(self) -> dict[str, Any]:
+        """What `whet train --json` prints."""
+        from whet.records import End, Start
+        from whet.runs.verdict.judge import verdict_of
+
+        start = next((record for record in self.records if isinstance(record, Start)), None)
+        end = next((record for record in self.records if isinstance(record, End)), None)
+        return {
+            "run": str(self.path),
+            "task": start.task if start else "",
+            "labels": start.labels if start else [],
+            "steps": end.step if end else 0,
+            "best_step": end.best_step if end else -1,
+            "seconds": round(end.seconds, 3) if end else 0.0,
+            "metrics": self.metrics,
+            "majority": start.majority if start else {},
+            "verdict": verdict_of(self.records).as_dict(),
+        }
+
+    def _evaluations(self, split: str) -> list[Evaluation]:
+        return [record for record in self.records if isinstance(record, Evaluation) and record.split == split]
+
+    def __repr__(self) -> str:
+        scores = ", ".join(f"{name}={value:.4f}" for name, value in list(self.metrics.items())[:3])
+        return f"Run({str(self.path)!r}, {scores})"
+
+
+def fit(source: Any = None, *, accept_changes: bool = False, **settings: Any) -> Run:
+    """Fine-tune a model on labelled text and return the finished run.
+
+    `source` is a file, a folder, a hub name, a DataFrame, a Dataset or lists; `settings` are the names that
+    `whet train --help` lists, such as `model="minilm"`, `epochs=3`, `learning_rate=5e-5`.
+    """
+    if isinstance(source, str | os.PathLike):
+        settings["source"] = os.fspath(source)
+    config = make_config(from_environment(), settings)
+    if source is None and not config.data.source:
+        raise UsageError("fit was given no source.", "Give a file, a folder, a DataFrame or a Dataset.")
+    from whet.integrations.notebook import NotebookView, in_notebook
+    from whet.training.run import nothing, train_run
+
+    view = NotebookView() if in_notebook() else None
+    try:
+        listen = view.listen if view else nothing
+        folder = train_run(source, config, accept_changes=accept_changes, listen=listen)
+        return Run(folder.path, trust_remote_code=config.model.trust_remote_code)
+    finally:
+        if view:
+            view.close()
+        # Model and moments are in reference cycles, which Python may leave for many runs: too few objects, too large.
+        gc.collect()
+
+
+def load(path: Path | str, **settings: Any) -> Predictor:
+    """The predictor of a run folder or of a model folder."""
+    from whet.inference.predictor import Predictor
+
+    return Predictor(path, **settings)

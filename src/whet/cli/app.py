@@ -1,0 +1,186 @@
+"""The command line: one thin function a command, loaded when it is called. Nothing imports this package.
+
+Little is imported here: a signal should find its handler as early as it can.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+from whet.errors import EnvironmentFault, Interrupted, WhetError
+from whet.utils.hf_libraries import load_as_command
+from whet.utils.signals import SIGNALS, SignalArrived, hearing_again, put_off, remember
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; errors of ours become one line and an exit code that scripts can trust."""
+    import click
+
+    from whet.cli.commands import root
+
+    output = sys.stdout
+    try:
+        left_with = root.main(args=arguments, prog_name="whet", standalone_mode=False)
+        return left_with if isinstance(left_with, int) else 0
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.Abort as error:
+        return _report(interrupted(error.__cause__))
+    except click.ClickException as error:
+        with contextlib.suppress(OSError):
+            error.show()
+        return error.exit_code
+    except WhetError as error:
+        return _report(error)
+    except SystemExit as error:
+        # Where the reader of our output went away (`whet runs | head`), the library puts another stream in its place
+        # and leaves with 1: nothing failed.
+        return int(error.code or 0) if sys.stdout is output else 0
+    except BrokenPipeError:
+        # The reader of our output went away (`whet runs | head`): nothing is left to say to it.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        return 0
+    except MemoryError:
+        trains = (arguments or sys.argv[1:])[:1] == ["train"]
+        hint = "Try a smaller --batch-size or --max-length." if trains else "Close other programs, or give fewer rows."
+        return _report(EnvironmentFault("Out of memory.", hint))
+    except RuntimeError as error:
+        from whet.utils.background import REFUSED
+
+        if REFUSED not in str(error):
+            raise
+        return _report(EnvironmentFault("The system allows no more threads.", "Raise its limit on them or on memory."))
+    except OSError as error:
+        where = f" {error.filename!r}" if error.filename else ""
+        return _report(EnvironmentFault(f"The system refused{where}: {error.strerror or error}."))
+
+
+def _report(error: WhetError) -> int:
+    _expect_no_first()
+    if os.environ.get("WHET_DEBUG"):
+        import traceback
+
+        traceback.print_exc()
+    rank = int(os.environ.get("RANK") or "0")
+    # Who was told to stop alone says nothing, whichever it is: the main one says it for all.
+    first_to_say = rank == 0 and isinstance(error, Interrupted)
+    if (error.copied and not first_to_say) or (rank and error.rank is None):
+        return error.exit_code  # another process says it
+    who = f"whet (rank {rank})" if rank else "whet"
+    _say(f"{who}: {error.message}")
+    if error.hint:
+        _say(f"      {error.hint}")
+    return error.exit_code
+
+
+def _say(line: str) -> None:
+    import click
+
+    # Its reader may be gone, and the disk that it goes to may be full: the exit code still counts.
+    with contextlib.suppress(OSError):
+        click.echo(line, err=True)
+
+
+def interrupted(error: BaseException | None) -> Interrupted:
+    """What to say about a signal that came where no run had anything to save."""
+    name = str(error) if isinstance(error, KeyboardInterrupt) else ""
+    return Interrupted(f"Interrupted: {name or 'SIGINT'} was received.", "Run the same command again.")
+
+
+def leave_when_told() -> None:
+    """Signals leave where they arrive; a run sets handlers of its own while it has something to save."""
+    sys.unraisablehook = hearing_again(sys.__unraisablehook__)
+    _wait_for_the_first()
+
+
+def _wait_for_the_first() -> None:
+    for number in SIGNALS:
+        signal.signal(number, _leave)
+
+
+def _expect_no_first() -> None:
+    """The command is ending: a signal from now on is a second one, which leaves at once."""
+    # A launcher passes on what the terminal has sent to all of its processes already: that is no second signal.
+    second = signal.SIG_IGN if "LOCAL_RANK" in os.environ else _leave_now
+    for number in SIGNALS:
+        if signal.getsignal(number) is _leave:
+            signal.signal(number, second)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    if put_off(number, frame):
+        return
+    _expect_no_first()
+    if "LOCAL_RANK" in os.environ and sys.argv[1:2] == ["train"]:
+        remember(number)
+        return
+    raise SignalArrived(number, _wait_for_the_first)
+
+
+def _leave_now(number: int, frame: FrameType | None) -> None:
+    os._exit(Interrupted.exit_code)
+
+
+def entry() -> NoReturn:
+    try:
+        leave_when_told()
+        load_as_command()
+        _end_with_the_launcher()
+        _open_closed_streams()
+        code = main()
+        _expect_no_first()
+    except KeyboardInterrupt as error:  # before main began, or between two of its lines
+        code = _report(interrupted(error))
+    except Exception:  # a fault of ours
+        _expect_no_first()
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    # Python is not taken down: threads that load what nobody waits for any more, or that belong to torch, abort now and
+    # then where that happens.
+    os._exit(_for_caller(_finished(code)))
+
+
+def _open_closed_streams() -> None:
+    """A caller may have closed them (`whet train … >&-`): what is written to them goes nowhere."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+
+
+def _finished(code: int) -> int:
+    """What libraries left to threads, what was registered and the output are done, as Python itself would see to; but
+    whoever interrupted does not wait for a download."""
+    import threading
+
+    with contextlib.suppress(Exception):
+        if code != Interrupted.exit_code:
+            threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (BrokenPipeError, ValueError):
+            pass  # nobody is there to read it
+        except OSError:
+            code = code or EnvironmentFault.exit_code
+    return code
+
+
+def _end_with_the_launcher() -> None:
+    """A process that a launcher started is told to stop when the launcher is killed; Linux alone can arrange that."""
+    if "LOCAL_RANK" in os.environ and sys.platform == "linux":
+        import ctypes
+
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM, 0, 0, 0)
+
+
+def _for_caller(code: int) -> int:
+    from whet.cli.processes import exit_code
+
+    return exit_code(code)

@@ -1,0 +1,374 @@
+"""What is wrong with the examples, before time is spent on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from whet.data.audit.columns import SplitColumns, load_columns
+from whet.data.audit.duplicates import SameTexts, find_same_texts
+from whet.data.examples import Examples
+from whet.errors import DataError, UsageError, nearest, some_of
+from whet.task import Task
+
+VERSION = 1
+SEVERITIES = ERROR, WARNING, NOTE = "error", "warning", "note"
+CODES = {
+    "leak": "texts of the training split that also stand in another one",
+    "conflict": "the same text under different labels",
+    "duplicate": "the same text more than once in a split",
+    "near-leak": "texts that are almost those of the training split",
+    "near-duplicate": "texts of a split that are almost the same",
+    "label-spelling": "labels that differ only by case or blanks",
+    "imbalance": "labels with very different numbers of rows",
+    "unmeasured-label": "labels that training has and a split that measures has not",
+    "giveaway": "something other than the meaning of the text that settles the label",
+    "unknown-tokens": "text that the model's tokenizer has no tokens for",
+    "too-long": "texts that are longer than the model reads",
+    "same-tokens": "different texts that are the same to the model",
+    "unlabelled": "rows without a label",
+    "unseen-label": "test labels that training never saw",
+    "empty": "rows left out because a text is empty",
+    "surrogate": "halves of characters that were replaced",
+}
+VALIDATION_LEAK_LIMIT = 0.05
+"""Published validation sets repeat a few training texts; above this share the score means something else."""
+IMBALANCE = 10
+SMALL_CLASS = 10
+GIVEAWAY_ROWS = 50_000
+MOST_LISTED = 20
+"""Labels that a message lists before it counts the rest; `whet check --json` has all of them."""
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, or worth knowing."""
+
+    severity: str
+    code: str
+    count: int
+    message: str
+    advice: str = ""
+    rows: tuple[Place, ...] = ()
+    """Up to five places: split and row."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "severity": self.severity,
+            "code": self.code,
+            "count": self.count,
+            "message": self.message,
+            "advice": self.advice,
+            "rows": [{"split": split, "row": row} for split, row in self.rows],
+        }
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What the examples are, and what was found in them."""
+
+    source: str
+    task: Task
+    splits: dict[str, dict[str, Any]]
+    """By split: rows, unlabelled, labels (name to count, or the range of a regression), words."""
+    findings: tuple[Finding, ...]
+    overlap: dict[str, float] = field(default_factory=dict)
+    """Share of the rows of each other split whose text also stands in the training split."""
+    tokens: dict[str, Any] = field(default_factory=dict)
+    """What a model's tokenizer makes of the texts (`audit_tokens`); empty where none was asked."""
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.severity == ERROR)
+
+    def stop_unless_allowed(self, allow: Iterable[str] = ()) -> None:
+        """Raise what must not be trained on, unless the user lets it stand by name."""
+        allowed = set(allow)
+        for name in sorted(allowed - set(CODES)):
+            raise UsageError(f"--allow is {name!r}, which is no finding of the audit.", nearest(name, CODES))
+        for finding in self.errors:
+            if finding.code not in allowed:
+                raise DataError(finding.message, f"{finding.advice} Or let it stand: --allow {finding.code}.")
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "source": self.source,
+            "task": self.task.kind,
+            "labels": list(self.task.labels),
+            "splits": self.splits,
+            "overlap": self.overlap,
+            "tokens": self.tokens,
+            "findings": [finding.as_dict() for finding in self.findings],
+        }
+
+
+def audit(examples: Examples) -> Audit:
+    """Look at every row of every split once. Neither a model nor a tokenizer is needed."""
+    splits = {name: load_columns(name, split, examples.task) for name, split in examples.rows.items()}
+    same = find_same_texts(splits)
+    checks: list[Callable[[], Iterable[Finding]]] = [
+        lambda: _leaks(same, examples.origin["splits"]),
+        lambda: _conflicts(same, examples.task),
+        lambda: _imbalance(splits, examples.task),
+        lambda: _unmeasured(splits, examples),
+        lambda: _spelling(examples, splits),
+        lambda: _giveaways(splits, examples),
+        lambda: _duplicates(same),
+        lambda: _near_duplicates(splits),
+        lambda: _unlabelled(splits, examples),
+        lambda: _losses(examples.origin),
+    ]
+    findings = [finding for check in checks for finding in check()]
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    return Audit(
+        examples.origin["source"],
+        examples.task,
+        {name: split.summary(examples.task) for name, split in splits.items()},
+        tuple(findings),
+        _overlap(same),
+    )
+
+
+def _overlap(same: SameTexts) -> dict[str, float]:
+    names = [split.name for split in same.splits]
+    if "train" not in names:
+        return {}
+    train = names.index("train")
+    return {
+        split.name: len(same.rows_also_in(train, place)) / max(len(split), 1)
+        for place, split in enumerate(same.splits)
+        if place != train
+    }
+
+
+def _leaks(same: SameTexts, came: Mapping[str, str]) -> Iterable[Finding]:
+    for first, one in enumerate(same.splits):
+        for second, other in enumerate(same.splits):
+            shared = same.rows_also_in(first, second) if first < second else ()
+            if not len(shared):
+                continue
+            share = len(shared) / len(other)
+            # Validation rows that were taken out of the training file are training rows to whoever wrote it.
+            of_training = one.name == "train" or (came[one.name] == "made" and came[other.name] == "given")
+            grave = of_training and (other.name == "test" or share > VALIDATION_LEAK_LIMIT)
+            yield Finding(
+                ERROR if grave else WARNING,
+                "leak",
+                len(shared),
+                f"A text of {one.name} also stands in {len(shared):,} of {len(other):,} {other.name} rows "
+                f"({share:.1%}).",
+                f"Take them out of {one.name} or {other.name}: a score on texts seen in training means little.",
+                other.places(shared),
+            )
+
+
+def _conflicts(same: SameTexts, task: Task) -> Iterable[Finding]:
+    """The same text under different labels, in one split or across them."""
+    known = [split.labels[split.has_label] for split in same.splits if split.has_label.any()]
+    if not known:
+        return
+    allowance = 0.0
+    if task.kind == "regression":  # people who rate never agree to the decimal
+        allowance = float(max(part.max() for part in known) - min(part.min() for part in known)) / 4
+    texts, places, rows = same.conflicts(allowance)
+    if texts:
+        what = "labels that are far apart" if task.kind == "regression" else "different labels"
+        yield Finding(
+            WARNING,
+            "conflict",
+            rows,
+            f"{texts:,} {'text' if texts == 1 else 'texts'} in {rows:,} rows {'has' if texts == 1 else 'have'} {what}.",
+            "Decide which label is right: the model cannot learn both.",
+            places,
+        )
+
+
+def _rows(indices: Any, split: str) -> str:
+    return f"1 {split} row" if len(indices) == 1 else f"{len(indices):,} {split} rows"
+
+
+def _duplicates(same: SameTexts) -> Iterable[Finding]:
+    for place, split in enumerate(same.splits):
+        again = same.repetitions(place)
+        if len(again):
+            share = len(again) / len(split)
+            yield Finding(
+                WARNING if share > 0.01 else NOTE,
+                "duplicate",
+                len(again),
+                f"A text comes again in {_rows(again, split.name)} ({share:.1%}).",
+                "Remove them unless they are meant to count more than once.",
+                split.places(again),
+            )
+
+
+def _near_duplicates(splits: Mapping[str, SplitColumns]) -> Iterable[Finding]:
+    """Within a split a note; between training and another split a warning."""
+    import numpy as np
+    import pyarrow as pa
+
+    from whet.data.audit.near_duplicates import near_duplicates
+
+    sizes = {name: split.head.num_rows for name, split in splits.items()}
+    owners = np.repeat(np.arange(len(sizes)), list(sizes.values()))
+    rows = np.concatenate([split.rows[: sizes[name]] for name, split in splits.items()])
+    keys = np.concatenate([split.keys for split in splits.values()])
+    pairs = near_duplicates(pa.concat_arrays([split.joined_texts() for split in splits.values()]), keys)
+    names = list(splits)
+    cut = [f"{sizes[name]:,} {name}" for name, split in splits.items() if sizes[name] < len(split)]
+    scope = f" (among the first {' and '.join(cut)} rows)" if cut else ""
+    inside = pairs[owners[pairs[:, 0]] == owners[pairs[:, 1]]]
+    for index, name in enumerate(names):
+        later = np.unique(inside[owners[inside[:, 1]] == index][:, 1])
+        if len(later):
+            yield Finding(
+                NOTE,
+                "near-duplicate",
+                len(later),
+                f"Almost the same as an earlier text: {_rows(later, name)}{scope}.",
+                "Look at a few: they add little, and count double where they repeat a mistake.",
+                tuple((name, int(rows[row])) for row in later[:5]),
+            )
+    for index, name in enumerate(names):
+        if index and names[0] == "train":
+            across = pairs[(owners[pairs[:, 0]] == 0) & (owners[pairs[:, 1]] == index)]
+            later = np.unique(across[:, 1])
+            if len(later):
+                yield Finding(
+                    WARNING,
+                    "near-leak",
+                    len(later),
+                    f"Almost the same as a training text: {_rows(later, name)}{scope}.",
+                    "Look at a few: if they are copies, the score is too good.",
+                    tuple((name, int(rows[row])) for row in later[:5]),
+                )
+
+
+def _spelling(examples: Examples, splits: Mapping[str, SplitColumns]) -> Iterable[Finding]:
+    alike: dict[str, list[str]] = {}
+    unseen = examples.origin.get("unseen_labels", {})
+    names = [*examples.task.labels, *(label for labels in unseen.values() for label in labels)]
+    for name in dict.fromkeys(names):
+        alike.setdefault(" ".join(name.casefold().split()), []).append(name)
+    groups = [group for group in alike.values() if len(group) > 1]
+    if groups:
+        listed = "; ".join(" and ".join(map(repr, group)) for group in groups[:5])
+        yield Finding(
+            WARNING,
+            "label-spelling",
+            len(groups),
+            f"Labels differ only by case or blanks: {listed}.",
+            "Write them alike, or they are learned as different labels.",
+        )
+
+
+def _imbalance(splits: Mapping[str, SplitColumns], task: Task) -> Iterable[Finding]:
+    train = splits.get("train")
+    if train is None or task.kind not in ("binary", "multiclass", "multilabel"):
+        return
+    counts = train.label_counts(task)
+    most, least = max(counts, key=lambda n: counts[n]), min(counts, key=lambda n: counts[n])
+    if counts[most] >= IMBALANCE * max(counts[least], 1):
+        yield Finding(
+            WARNING,
+            "imbalance",
+            counts[least],
+            f"{most!r} has {counts[most]:,} training rows and {least!r} has {counts[least]:,}.",
+            "Look at macro-averaged scores, and try --class-weights balanced.",
+        )
+    small = [name for name, count in counts.items() if count < SMALL_CLASS]
+    if small and counts[most] >= 2 * SMALL_CLASS:
+        yield Finding(
+            NOTE,
+            "imbalance",
+            len(small),
+            f"{len(small)} of {len(counts)} labels have fewer than {SMALL_CLASS} training rows: "
+            f"{', '.join(map(repr, small[:5]))}.",
+            "Add rows for them, or join labels that belong together.",
+        )
+
+
+def _unmeasured(splits: Mapping[str, SplitColumns], examples: Examples) -> Iterable[Finding]:
+    """Where whet made the split these are the labels with too few texts, all of which are for training."""
+    held = splits["train"].label_counts(examples.task) if "train" in splits else {}
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, split in splits.items():
+        counts = split.label_counts(examples.task)
+        missing = tuple(label for label, count in held.items() if count and not counts.get(label))
+        if name != "train" and missing and split.has_label.any():
+            alike.setdefault(missing, []).append(name)
+    for missing, names in alike.items():
+        made = all(examples.origin["splits"][name] == "made" for name in names)
+        why = "too few different texts to be split, and " if made else ""
+        listed = some_of([f"{label!r} ({held[label]:,})" for label in missing], MOST_LISTED, quoted=False)
+        yield Finding(
+            WARNING,
+            "unmeasured-label",
+            len(missing),
+            f"{len(missing):,} of {len(held):,} labels have {why}no {' or '.join(names)} row: {listed}.",
+            "They are trained on, and no score says how well. Add rows, leave the labels out (--min-rows), or merge "
+            "them (--rare other).",
+        )
+
+
+def _giveaways(splits: Mapping[str, SplitColumns], examples: Examples) -> Iterable[Finding]:
+    from whet.data.audit.shortcuts import telling_ends, telling_words
+
+    for column in examples.origin.get("telling_columns", ()):
+        yield Finding(
+            NOTE,
+            "giveaway",
+            1,
+            f"The column {column!r} settles the label; the model does not read it.",
+            "Keep it out of the text.",
+        )
+    train = splits.get("train")
+    if train is None or train.labels is None or examples.task.kind not in ("binary", "multiclass"):
+        return
+    rows = min(train.head.num_rows, GIVEAWAY_ROWS)
+    texts, labels = train.normalised("text", rows), train.labels[:rows]
+    advice = "Remove it from the texts, if it will not be there later: the model needs nothing else."
+    for label, word in telling_words(texts, labels, examples.task).items():
+        message = f"Nearly all texts of {label!r}, and nearly no others, hold {word!r}."
+        yield Finding(WARNING, "giveaway", int((labels == examples.task.labels.index(label)).sum()), message, advice)
+    for column in ("text", "pair") if examples.pairs else ("text",):
+        for end in telling_ends(train.normalised(column, rows), labels):
+            message = f"The {end} word of the {column} settles the label in all of {rows:,} training rows."
+            yield Finding(WARNING, "giveaway", len(labels), message, advice)
+
+
+def _unlabelled(splits: Mapping[str, SplitColumns], examples: Examples) -> Iterable[Finding]:
+    import numpy as np
+
+    for name, unseen in examples.origin.get("unseen_labels", {}).items():
+        count = sum(unseen.values())
+        listed = ", ".join(f"{label!r} ({number})" for label, number in list(unseen.items())[:5])
+        yield Finding(
+            WARNING,
+            "unseen-label",
+            count,
+            f"Labels of {name} that training never saw: {listed}.",
+            "They are not scored. Correct them, or add training rows with them.",
+        )
+    for name, split in splits.items():
+        missing = np.flatnonzero(~split.has_label)
+        if len(missing) and examples.task.kind != "unlabelled":
+            yield Finding(
+                NOTE,
+                "unlabelled",
+                len(missing),
+                f"No label that could be scored: {_rows(missing, name)}.",
+                "",
+                split.places(missing),
+            )
+
+
+def _losses(origin: Mapping[str, Any]) -> Iterable[Finding]:
+    if count := origin.get("dropped_empty", 0):
+        yield Finding(NOTE, "empty", count, f"Left out because a text is empty: {count:,} rows.")
+    if count := origin.get("surrogates", 0):
+        message = f"Halves of characters (lone surrogates) that were replaced by U+FFFD: {count:,}."
+        yield Finding(WARNING, "surrogate", count, message, "Look at how the file was written.")

@@ -1,0 +1,110 @@
+"""Which rows of all splits have the same text, from one sort: leaks, repetitions and conflicts are read off it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from whet.data.audit.columns import SplitColumns
+
+
+@dataclass(frozen=True)
+class SameTexts:
+    """Rows of all splits, ordered so that the same texts stand together, in the order of splits and rows.
+
+    Everything here is one small number a row: at ten million rows the audit still fits into a laptop.
+    """
+
+    splits: tuple[SplitColumns, ...]
+    order: Any
+    """Places in the splits, counted through all of them."""
+    starts: Any
+    """Where in `order` each text begins."""
+    owners: Any
+    """The split of each row, in this order."""
+    present: Any
+    """For each text, which splits have it: a bit each."""
+
+    def rows_also_in(self, first: int, second: int) -> Any:
+        """Rows of the second split whose text the first one has too."""
+        import numpy as np
+
+        both = (1 << first) | (1 << second)
+        shared = np.repeat((self.present & both) == both, self._sizes())
+        return self._own(second, shared & (self.owners == second))
+
+    def repetitions(self, split: int) -> Any:
+        """Rows whose text stands earlier in the same split."""
+        import numpy as np
+
+        again = np.ones(len(self.order), bool)
+        again[self.starts] = False
+        again[1:] &= self.owners[1:] == self.owners[:-1]
+        return self._own(split, again & (self.owners == split))
+
+    def conflicts(self, allowance: float) -> tuple[int, tuple[tuple[str, int], ...], int]:
+        """Texts whose labels differ by more than the allowance: how many, the first places, how many rows."""
+        import numpy as np
+
+        labels = [split.label_codes() for split in self.splits if split.labels is not None]
+        kind = np.result_type(*(part.dtype for part in labels)) if labels else np.dtype(np.int64)
+        low, high = (
+            np.concatenate([self._filled(split, kind, end) for split in self.splits])[self.order]
+            for end in ("least", "most")
+        )
+        # Rows without a label are filled so that they neither lower the least nor raise the most.
+        least = np.minimum.reduceat(high, self.starts)
+        most = np.maximum.reduceat(low, self.starts)
+        apart = most > least if allowance == 0 else most - least > allowance
+        labelled = np.concatenate([split.has_label for split in self.splits])[self.order]
+        rows = np.sort(self.order[np.repeat(apart, self._sizes()) & labelled])
+        return int(apart.sum()), tuple(self._place(row) for row in rows[:5]), len(rows)
+
+    def _filled(self, split: SplitColumns, kind: Any, end: str) -> Any:
+        import numpy as np
+
+        limits = np.finfo(kind) if kind.kind == "f" else np.iinfo(kind)
+        filler = limits.min if end == "least" else limits.max
+        if split.labels is None:
+            return np.full(len(split), filler, kind)
+        return np.where(split.has_label, split.label_codes().astype(kind), filler)
+
+    def _sizes(self) -> Any:
+        import numpy as np
+
+        return np.diff(np.concatenate([self.starts, [len(self.order)]]))
+
+    def _own(self, split: int, mask: Any) -> Any:
+        """Places within one split, in the order of its rows."""
+        import numpy as np
+
+        before = sum(len(other) for other in self.splits[:split])
+        return np.sort(self.order[mask]) - before
+
+    def _place(self, row: int) -> tuple[str, int]:
+        for split in self.splits:
+            if row < len(split):
+                return split.name, int(split.rows[row])
+            row -= len(split)
+        raise IndexError(row)
+
+
+def find_same_texts(splits: dict[str, SplitColumns]) -> SameTexts:
+    """One stable sort over the keys of all splits, which then keep only the keys of their first rows."""
+    import numpy as np
+
+    sizes = [len(split) for split in splits.values()]
+    keys = np.empty(sum(sizes), np.uint64)
+    done = 0
+    for name, split in splits.items():
+        keys[done : done + len(split)] = split.keys
+        done += len(split)
+        splits[name] = replace(split, keys=split.keys[: split.head.num_rows].copy())
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    places = np.int32 if len(order) < 2**31 else np.int64
+    order = order.astype(places)
+    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else order
+    owners = np.repeat(np.arange(len(sizes), dtype=np.uint8), sizes)[order]
+    present = np.bitwise_or.reduceat(np.uint8(1) << owners, starts) if len(keys) else owners
+    return SameTexts(tuple(splits.values()), order, starts.astype(places), owners, present)

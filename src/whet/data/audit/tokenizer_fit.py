@@ -1,0 +1,89 @@
+"""What the audit says of a model's tokenizer: text that it does not know, does not reach or cannot tell apart."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from whet.data.audit.audit import ERROR, NOTE, SEVERITIES, WARNING, Audit, Finding
+from whet.data.tokens.facts import TokenFacts
+
+FEW_UNKNOWN = 0.03
+"""Share of unknown tokens from which on it is worth a warning: names and signs make up less."""
+MOST_UNKNOWN = 0.5
+OFTEN_CUT = 0.1
+MUCH_UNREAD = 0.05
+OFTEN_SAME = 0.01
+MULTILINGUAL = "intfloat/multilingual-e5-small"
+
+
+def with_tokens(report: Audit, facts: Mapping[str, TokenFacts], model: str, max_length: int) -> Audit:
+    """The same audit with what this model's tokenizer makes of the texts."""
+    splits = {}
+    for name, found in facts.items():
+        means = [words.get("mean", 0.0) for words in report.splits[name]["words"].values()]
+        splits[name] = found.as_dict(sum(means))
+    total, strange = sum(each.tokens for each in facts.values()), sum(each.unknown for each in facts.values())
+    findings = [*report.findings, *_unknown(facts, model), *_too_long(facts, max_length), *_same(facts, model)]
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    tokens = {"model": model, "max_length": max_length, "unknown": round(strange / max(total, 1), 4), "splits": splits}
+    return dataclasses.replace(report, findings=tuple(findings), tokens=tokens)
+
+
+def _scope(facts: Iterable[TokenFacts]) -> str:
+    return " (in a sample of the rows)" if any(each.sampled for each in facts) else ""
+
+
+def _unknown(facts: Mapping[str, TokenFacts], model: str) -> Iterable[Finding]:
+    """All splits together: the writing is that of the source."""
+    every = facts.values()
+    tokens, unknown = sum(each.tokens for each in every), sum(each.unknown for each in every)
+    rows, empty = sum(each.rows for each in every), sum(each.unknown_rows for each in every)
+    share = unknown / max(tokens, 1)
+    if share < FEW_UNKNOWN:
+        return
+    grave = share >= MOST_UNKNOWN or empty >= MOST_UNKNOWN * rows
+    nothing = f"; {empty:,} of {rows:,} rows are nothing else" if empty else ""
+    yield Finding(
+        ERROR if grave else WARNING,
+        "unknown-tokens",
+        unknown,
+        f"{share:.0%} of the tokens are unknown to {model!r}, which has none for this writing{nothing}{_scope(every)}.",
+        f"Choose a model that knows it: --model {MULTILINGUAL}, or a local folder.",
+    )
+
+
+def _too_long(facts: Mapping[str, TokenFacts], max_length: int) -> Iterable[Finding]:
+    for name, found in facts.items():
+        if not found.cut_rows:
+            continue
+        share = found.cut_rows / found.rows
+        rows = f"1 {name} row" if found.cut_rows == 1 else f"{found.cut_rows:,} {name} rows"
+        yield Finding(
+            WARNING if share > OFTEN_CUT or found.unread > MUCH_UNREAD else NOTE,
+            "too-long",
+            found.cut_rows,
+            f"More than {max_length} tokens, and cut: {rows} ({share:.1%}){_scope([found])}; "
+            f"{_percent(found.unread)} of the text is not read.",
+            "Raise --max-length if the model can read more, or choose one that does.",
+        )
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.01 else f"{share:.2%}"
+
+
+def _same(facts: Mapping[str, TokenFacts], model: str) -> Iterable[Finding]:
+    count, rows = sum(each.same for each in facts.values()), sum(each.rows for each in facts.values())
+    if not count:
+        return
+    places = tuple((name, row) for name, found in facts.items() for row in found.same_places)
+    yield Finding(
+        WARNING if count > OFTEN_SAME * rows else NOTE,
+        "same-tokens",
+        count,
+        f"{count:,} texts differ from another one of their split only in what {model!r} does not read"
+        f"{_scope(facts.values())}: their tokens are the same.",
+        "Look at a few: what differs is unknown to the model, or cut off.",
+        places[:5],
+    )

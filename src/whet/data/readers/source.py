@@ -1,0 +1,266 @@
+"""What a source is, and which reader takes it: a path, a glob, standard input, a name, or a Python object."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from whet.config import DataConfig
+from whet.data.column_names import SPLITS
+from whet.data.readers.arrow_files import read_arrow, read_parquet
+from whet.data.readers.csv_files import read_delimited
+from whet.data.readers.excel_files import read_excel
+from whet.data.readers.raw_table import RawSplit, join
+from whet.data.readers.text_files import COMPRESSED_SUFFIXES, first_bytes, plain_suffix
+from whet.errors import DataError, WhetError
+
+Reader = Callable[[Path, DataConfig, Path], RawSplit]
+DATABASES = {
+    b"SQLite format 3\0": (
+        "a SQLite database",
+        "Export a table: sqlite3 -header -csv FILE 'select text, label from rows' > rows.csv",
+    ),
+    b"\x89HDF\r\n": ("an HDF5 file", "Save the rows as CSV, JSON lines or Parquet."),
+    b"Obj\x01": ("an Avro file", "Save the rows as Parquet or JSON lines."),
+}
+"""Files that hold tables and are not read, by their first bytes."""
+DELIMITED = (".csv", ".tsv", ".tab", ".txt", ".psv")
+
+
+@dataclass(frozen=True)
+class Source:
+    """What was found under the name the user gave, before anything is read."""
+
+    kind: str
+    """`files`, `labelled folders`, `hub` or `object`."""
+    name: str
+    files: dict[str, tuple[Path, ...]] = field(default_factory=dict)
+    """Files by split."""
+    value: Any = None
+    notes: tuple[str, ...] = ()
+
+
+def find_source(source: Any, config: DataConfig, scratch: Path) -> Source:
+    """What the user points at. Nothing is read yet but names and, for standard input, its bytes."""
+    if not isinstance(source, str | os.PathLike):
+        return Source("object", "data", value=source)
+    name = os.fspath(source)
+    if not name:
+        raise DataError("no data was named.", "Give a file, a folder, a data set's name, or - for standard input.")
+    if "\0" in name:
+        raise DataError("the name of the source holds a NUL byte.")
+    if name == "-":
+        found = Source("files", "standard input", {"train": (_spool(sys.stdin.buffer, scratch),)})
+    else:
+        found = _find_path(name, scratch)
+    return _with_given_splits(found, config)
+
+
+def _find_path(name: str, scratch: Path) -> Source:
+    from whet.data.readers.folders import find_folder
+
+    path = Path(name).expanduser()
+    try:
+        if not path.exists() and name.startswith("sample/"):
+            path = Path(__file__).parents[2] / name
+        if path.is_dir():
+            return find_folder(path)
+        if path.is_file():
+            return Source("files", path.name, {"train": (path,)})
+        if path.is_fifo():  # as in: whet check <(zcat old.gz new.gz)
+            with open(path, "rb") as stream:
+                return Source("files", path.name, {"train": (_spool(stream, scratch),)})
+        if path.exists():
+            raise DataError(f"{name!r} is neither a file nor a folder.", "Give a file.")
+    except OSError as error:
+        raise DataError(f"the name {name[:80]!r} cannot be a path: {error.strerror}.") from None
+    if glob.has_magic(name):
+        return _find_glob(name)
+    if _like_hub_name(name):
+        return Source("hub", name, value=name)
+    raise DataError(f"There is no file or folder {name!r}.", _neighbours(path))
+
+
+def _find_glob(pattern: str) -> Source:
+    from whet.data.readers.folders import split_of
+
+    paths = sorted(Path(match) for match in glob.glob(pattern, recursive=True) if Path(match).is_file())
+    if not paths:
+        raise DataError(f"No file matches {pattern!r}.")
+    named = {path: split_of(path) for path in paths}
+    files: dict[str, list[Path]] = {}
+    for path in paths:
+        files.setdefault(named[path] if all(named.values()) else "train", []).append(path)  # type: ignore[arg-type]
+    return Source("files", pattern, {split: tuple(found) for split, found in files.items()})
+
+
+def _like_hub_name(name: str) -> bool:
+    parts = name.split("/")
+    plain = all(part and part.replace("-", "").replace("_", "").replace(".", "").isalnum() for part in parts)
+    return plain and len(parts) <= 3 and not plain_suffix(name) and not name.startswith((".", "~"))
+
+
+def _neighbours(path: Path) -> str:
+    return _did_you_mean(path) or "Check the path."
+
+
+def _did_you_mean(path: Path) -> str:
+    """The entry beside it that is called the same but for its ending; else one that is called almost so."""
+    from difflib import get_close_matches
+
+    from whet.data.readers.folders import TABLES
+
+    try:
+        names = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
+    except OSError:
+        names = []
+    names.sort(key=lambda name: plain_suffix(name) not in TABLES)  # what can be read first
+    bare = {name: _without_ending(name, TABLES) for name in names}
+    own = _without_ending(path.name, TABLES)
+    near = get_close_matches(own, [each for each in bare.values() if each], n=1, cutoff=0.6)
+    close = [own] if own in bare.values() else near
+    found = [name for name in names if bare[name] in close] or get_close_matches(path.name, names, n=1, cutoff=0.6)
+    return f"Did you mean {str(path.with_name(found[0]))!r}?" if found else ""
+
+
+def _without_ending(name: str, endings: tuple[str, ...]) -> str:
+    """`reviews` for `Reviews.csv.gz`."""
+    bare = name.casefold()
+    while Path(bare).suffix in (*endings, *COMPRESSED_SUFFIXES):
+        bare = bare[: -len(Path(bare).suffix)]
+    return bare
+
+
+def _with_given_splits(found: Source, config: DataConfig) -> Source:
+    """The source with the files that --validation and --test name."""
+    files = dict(found.files)
+    for split, given in (("validation", config.validation), ("test", config.test)):
+        if given is None:
+            continue
+        path = Path(given).expanduser()
+        if not path.is_file():
+            raise DataError(f"There is no file {given!r} (--{split}).", _neighbours(path))
+        files[split] = (path,)
+    return Source(found.kind, found.name, files, found.value, found.notes)
+
+
+def readable_twice(name: str, scratch: Path) -> str:
+    """The source, or the file that now holds what could be read only once: standard input, a pipe."""
+    try:
+        if name == "-":
+            return str(_spool(sys.stdin.buffer, scratch))
+        if Path(name).expanduser().is_fifo():
+            with open(Path(name).expanduser(), "rb") as stream:
+                return str(_spool(stream, scratch))
+    except OSError as error:
+        raise DataError(f"the name {name[:80]!r} cannot be a path: {error.strerror}.") from None
+    return name
+
+
+def _spool(stream: BinaryIO, scratch: Path) -> Path:
+    """A stream on disk: it has to be looked at more than once."""
+    path = scratch / "standard input"
+    with open(path, "wb") as file:
+        while block := stream.read(1 << 20):
+            file.write(block)
+    return path
+
+
+def read_source(source: Source, config: DataConfig, scratch: Path) -> dict[str, RawSplit]:
+    """The splits of a source, each with the columns it has there."""
+    if source.kind == "hub":
+        from whet.data.readers.hub import load_hub
+
+        try:
+            splits = read_objects(load_hub(source.value), source.name)
+        except WhetError as error:
+            error.hint = f"{_did_you_mean(Path(source.name))} {error.hint}".strip()
+            raise
+    elif source.kind == "object":
+        splits = read_objects(source.value, source.name)
+    elif source.kind == "labelled folders":
+        from whet.data.readers.folders import read_labelled_folders
+
+        splits = read_labelled_folders(source.value, config, scratch)
+    else:
+        splits = {}
+    for split, paths in source.files.items():
+        splits[split] = join([read_file(path, config, scratch) for path in paths])
+    return splits
+
+
+def read_objects(value: Any, name: str) -> dict[str, RawSplit]:
+    """Splits of a Python object: those of a mapping, or one that is called train."""
+    from whet.data.readers.python_objects import is_split_map, read_object
+
+    if not is_split_map(value):
+        return {"train": read_object(value, name)}
+    assert isinstance(value, Mapping)
+    splits: dict[str, RawSplit] = {}
+    for key, table in value.items():
+        split = SPLITS.get(str(key).casefold(), str(key))
+        if split in splits:
+            raise DataError(f"two splits are called {split}: {', '.join(map(str, value))}.")
+        splits[split] = read_object(table, f"{name}[{str(key)!r}]")
+    return splits
+
+
+def read_file(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
+    """One file, by what it holds: first its first bytes, then its name."""
+    start = first_bytes(path, 4096)
+    if not start:
+        raise DataError("the file is empty.", file=path.name)
+    reader = reader_of(path, start)
+    if config.sheet is not None and reader is not read_excel:
+        raise DataError(f"sheet is {config.sheet!r}, and this is no Excel file.", "Leave --sheet out.", file=path.name)
+    return reader(path, config, scratch)
+
+
+def reader_of(path: Path, start: bytes) -> Reader:
+    """Which reader takes a file with this name and these first bytes."""
+    from whet.data.readers.excel_files import read_excel
+    from whet.data.readers.json_files import read_json
+
+    for magic, (what, advice) in DATABASES.items():
+        if start.startswith(magic):
+            raise DataError(f"this is {what}.", advice, file=path.name)
+    suffix = plain_suffix(path)
+    if start.startswith(b"PAR1"):
+        return read_parquet
+    if start.startswith(b"ARROW1") or suffix in (".arrow", ".feather", ".ipc"):
+        return read_arrow
+    if start.startswith(b"PK\x03\x04") or suffix in (".xlsx", ".xlsm"):
+        return read_excel
+    if suffix in (".parquet", ".pq"):
+        return read_parquet
+    if suffix in (".json", ".jsonl", ".ndjson", ".jsonlines"):
+        return read_json
+    if suffix in DELIMITED:
+        return read_delimited
+    if suffix in (
+        ".xls",
+        ".ods",
+        ".pdf",
+        ".doc",
+        ".docx",
+        ".zip",
+        ".tar",
+        ".pkl",
+        ".pickle",
+        ".pt",
+        ".bin",
+        ".h5",
+    ):
+        raise DataError(
+            f"files of the kind {suffix} are not read.",
+            "Save it as CSV, JSON lines, Parquet or .xlsx.",
+            file=path.name,
+        )
+    if start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
+        return read_json
+    return read_delimited

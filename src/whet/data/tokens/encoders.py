@@ -1,0 +1,286 @@
+"""From chunks of texts to the rows a model reads: special tokens, token types, truncation.
+
+Every row equals `tokenizer(text, pair, truncation=True, max_length=…)`; that is checked on a sample of the
+data itself before it is relied on, and a tokenizer for which it does not hold is simply called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whet.data.tokens.words import Flat, WordEncoder, cut_of, places
+from whet.errors import UsageError
+
+CALL_ROWS = 1000
+SAMPLE_ROWS = 16
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Rows of a chunk, one after another, and what was cut from the first and the second text of each."""
+
+    ids: NDArray[np.int32]
+    lengths: Counts
+    types: NDArray[np.uint8] | None
+    cut_first: Counts
+    cut_second: Counts
+
+    def never_empty(self, token: int) -> Encoded:
+        """With this token in rows that have none, as a blank one has without special tokens: models read something."""
+        empty = self.lengths == 0
+        if not empty.any():
+            return self
+        at = np.cumsum(self.lengths)[empty]
+        types = None if self.types is None else np.insert(self.types, at, 0)
+        return replace(self, ids=np.insert(self.ids, at, token), lengths=np.maximum(self.lengths, 1), types=types)
+
+
+class Encoder(Protocol):
+    """Texts, and their pairs where there are any, to rows. Arrow arrays without nulls."""
+
+    def __call__(self, first: Any, second: Any | None) -> Encoded: ...
+
+
+def choose_encoder(tokenizer: Any, first: Any, second: Any | None, max_length: int) -> Encoder:
+    """The fast way if it gives what the tokenizer gives on rows of this chunk; otherwise the tokenizer."""
+    call = CallingEncoder(tokenizer, max_length)
+    fast = FastEncoder.of(tokenizer, max_length, pairs=second is not None)
+    if fast is None:
+        return call
+    rows = _sample(first)
+    sample = first.take(rows), None if second is None else second.take(rows)
+    return fast if _same(fast(*sample), call(*sample)) else call
+
+
+def _sample(texts: Any) -> Any:
+    """The first rows and the longest ones, for those are where truncation shows."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    longest = np.argsort(pc.binary_length(texts).to_numpy(), kind="stable")[-SAMPLE_ROWS:]
+    return pa.array(np.unique(np.concatenate([np.arange(min(SAMPLE_ROWS, len(texts))), longest])))
+
+
+def _same(one: Encoded, other: Encoded) -> bool:
+    if (one.types is None) != (other.types is None):
+        return False
+    types = one.types is None or other.types is None or np.array_equal(one.types, other.types)
+    return types and np.array_equal(one.ids, other.ids) and np.array_equal(one.lengths, other.lengths)
+
+
+def has_types(tokenizer: Any) -> bool:
+    """Does the model tell first and second text apart by token types?"""
+    return "token_type_ids" in tokenizer.model_input_names
+
+
+def token_for_nothing(tokenizer: Any) -> int:
+    """What stands for a text in which the tokenizer finds nothing."""
+    names = ("unk_token_id", "eos_token_id", "pad_token_id")
+    return next((found for name in names if (found := getattr(tokenizer, name, None)) is not None), 0)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What stands before, between and behind the texts of a row: ids and token types."""
+
+    ids: tuple[tuple[int, ...], ...]
+    """Special tokens before the first text, behind it, and behind the second text of a pair."""
+    types: tuple[tuple[int, ...], ...]
+    text_types: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.ids))
+
+
+def frame_of(backend: Any, pairs: bool) -> Frame | None:
+    """Read the frame off an encoded example; None if rows are not simply texts within special tokens."""
+    example = next((word for word in ("a", "the", "1", ".") if _plain(backend, word)), None)
+    if example is None:
+        return None
+    encoding = backend.encode(example, example if pairs else None)
+    ids: list[list[int]] = [[]]
+    types: list[list[int]] = [[]]
+    text_types: list[set[int]] = []
+    texts: list[list[int]] = []
+    for token, kind, side in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
+        if side is None:
+            ids[-1].append(token)
+            types[-1].append(kind)
+            continue
+        if side == len(texts):
+            texts.append([])
+            text_types.append(set())
+            ids.append([])
+            types.append([])
+        if side != len(texts) - 1 or ids[-1]:
+            return None
+        texts[-1].append(token)
+        text_types[-1].add(kind)
+    expected = [_plain(backend, example)] * (1 + pairs)
+    if texts != expected or any(len(kinds) != 1 for kinds in text_types):
+        return None
+    return Frame(tuple(map(tuple, ids)), tuple(map(tuple, types)), tuple(kinds.pop() for kinds in text_types))
+
+
+def _plain(backend: Any, text: str) -> list[int]:
+    return list(backend.encode(text, add_special_tokens=False).ids)
+
+
+@dataclass(frozen=True)
+class FastEncoder:
+    """The Rust tokenizer on distinct words; frame and truncation with numpy, for a whole chunk at once."""
+
+    encode: WordEncoder
+    frame: Frame
+    max_length: int
+    with_types: bool
+    from_left: bool
+
+    @classmethod
+    def of(cls, tokenizer: Any, max_length: int, *, pairs: bool) -> FastEncoder | None:
+        backend = private_backend(tokenizer)
+        frame = None if backend is None else frame_of(backend, pairs)
+        if backend is None or frame is None:
+            return None
+        if max_length <= frame.size:
+            raise UsageError(
+                f"max_length is {max_length}, and this model's special tokens alone take {frame.size}.",
+                f"It must be at least {frame.size + 1 + pairs}.",
+            )
+        left = tokenizer.truncation_side == "left"
+        return cls(WordEncoder(backend, cut_of(backend.to_str())), frame, max_length, has_types(tokenizer), left)
+
+    def __call__(self, first: Any, second: Any | None) -> Encoded:
+        texts = self._encode(first, second)
+        room = self.max_length - self.frame.size
+        kept = longest_first([text.lengths for text in texts], room)
+        lengths = sum(kept, np.full(len(first), self.frame.size, np.int64))
+        total = int(lengths.sum())
+        ids = np.empty(total, np.int32)
+        types = np.empty(total, np.uint8) if self.with_types else None
+        at = np.cumsum(lengths) - lengths
+        for part, (specials, kinds) in enumerate(zip(self.frame.ids, self.frame.types, strict=True)):
+            if part:
+                kind_of_text = self.frame.text_types[part - 1]
+                at = self._place(texts[part - 1], kept[part - 1], at, ids, types, kind_of_text)
+            for special, kind in zip(specials, kinds, strict=True):
+                ids[at] = special
+                if types is not None:
+                    types[at] = kind
+                at = at + 1
+        cuts = [text.lengths - keep for text, keep in zip(texts, kept, strict=True)]
+        return Encoded(ids, lengths, types, cuts[0], cuts[1] if len(cuts) > 1 else np.zeros_like(cuts[0]))
+
+    def _encode(self, first: Any, second: Any | None) -> list[Flat]:
+        import pyarrow as pa
+
+        if second is None:
+            return [self.encode(first)]
+        # Together, because the two texts of a pair share most of their words.
+        both = self.encode(pa.concat_arrays([first, second]))
+        rows, tokens = len(first), int(both.lengths[: len(first)].sum())
+        return [Flat(both.ids[:tokens], both.lengths[:rows]), Flat(both.ids[tokens:], both.lengths[rows:])]
+
+    def _place(
+        self, text: Flat, kept: Counts, at: Counts, ids: NDArray[Any], types: NDArray[Any] | None, kind: int
+    ) -> Counts:
+        """Copy what is kept of one text to where it belongs in every row; returns the places behind it."""
+        starts = text.starts + (text.lengths - kept if self.from_left else 0)
+        target = places(at, kept)
+        ids[target] = text.ids.take(places(starts, kept))
+        if types is not None:
+            types[target] = kind
+        return at + kept
+
+
+def longest_first(lengths: list[Counts], room: int, *, odd_to_first: bool = False) -> list[Counts]:
+    """Tokens that stay of each text: the longer one gives first, then both alike.
+
+    An odd token is kept by the longer text, and by the second of two equals, as the Rust tokenizers do it;
+    those written in Python leave it to the first text.
+    """
+    if len(lengths) == 1:
+        return [np.minimum(lengths[0], room)]
+    first, second = lengths
+    short, long = np.minimum(first, second), np.maximum(first, second)
+    over = short + long > room
+    both = over & (short > room // 2)
+    keep_short = np.where(both, room // 2, short)
+    keep_long = np.where(both, room - room // 2, np.where(over, room - short, long))
+    swapped = (both | (first > second)) if odd_to_first else first > second
+    return [np.where(swapped, keep_long, keep_short), np.where(swapped, keep_short, keep_long)]
+
+
+def private_backend(tokenizer: Any) -> Any | None:
+    """A copy of the Rust tokenizer without truncation and padding; None if there is no Rust tokenizer.
+
+    A copy, because a tokenizer carries the settings of its last call, and others may be using it.
+    """
+    from tokenizers import Tokenizer
+
+    if not getattr(tokenizer, "is_fast", False):
+        return None
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = tokenizer.split_special_tokens
+    return backend
+
+
+@dataclass(frozen=True)
+class CallingEncoder:
+    """Any tokenizer, by calling it: slower, and right by definition."""
+
+    tokenizer: Any
+    max_length: int
+
+    def __call__(self, first: Any, second: Any | None) -> Encoded:
+        rows, kinds = self._call(first, second, truncation=True, max_length=self.max_length)
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        ids = np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum()))
+        types = None if kinds is None else np.fromiter(chain.from_iterable(kinds), np.uint8, len(ids))
+        return Encoded(ids, lengths, types, *self._cuts(first, second))
+
+    def _cuts(self, first: Any, second: Any | None) -> tuple[Counts, Counts]:
+        sides = [self._call(side, None, add_special_tokens=False)[0] for side in (first, second) if side is not None]
+        whole = [np.fromiter(map(len, side), np.int64, len(side)) for side in sides]
+        room = self.max_length - self.tokenizer.num_special_tokens_to_add(pair=second is not None)
+        kept = longest_first(whole, room, odd_to_first=not self.tokenizer.is_fast)
+        cuts = [before - after for before, after in zip(whole, kept, strict=True)]
+        return cuts[0], cuts[1] if len(cuts) > 1 else np.zeros_like(cuts[0])
+
+    def _call(self, first: Any, second: Any | None, **settings: Any) -> tuple[list[list[int]], list[list[int]] | None]:
+        rows: list[list[int]] = []
+        kinds: list[list[int]] | None = [] if has_types(self.tokenizer) else None
+        for start in range(0, len(first), CALL_ROWS):
+            texts = first.slice(start, CALL_ROWS).to_pylist()
+            pairs = None if second is None else second.slice(start, CALL_ROWS).to_pylist()
+            with _quiet():
+                found = self.tokenizer(texts, pairs, return_attention_mask=False, verbose=False, **settings)
+            rows += found["input_ids"]
+            if kinds is not None:
+                kinds += found["token_type_ids"]
+        return rows, kinds
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Tokenizers written in Python log a warning for every pair they cut; the ledger says it better."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

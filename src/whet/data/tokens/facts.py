@@ -1,0 +1,160 @@
+"""What a tokenizer makes of the texts of a split: tokens, unknown ones, what is cut, texts that become the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whet.data.example_files import SplitRows
+from whet.data.text_hashes import row_keys
+from whet.data.tokens.table import Tokens
+
+BLOCK_TOKENS = 2_000_000
+SAME_ROWS = 100_000
+"""Texts that become the same are looked for among so many rows of a split."""
+
+
+@dataclass(frozen=True)
+class Alphabet:
+    """The tokens of a tokenizer that stand for no piece of text that it knows."""
+
+    unknown: int | None
+    """What stands for text that it has no token for; None where that cannot happen."""
+    special: tuple[int, ...]
+    """Tokens that frame or fill a row."""
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> Alphabet:
+        """Of a tokenizer of transformers. A token that frames rows as well says nothing about the text."""
+        frame = {getattr(tokenizer, f"{name}_token_id", None) for name in ("cls", "sep", "pad", "mask", "bos", "eos")}
+        unknown = getattr(tokenizer, "unk_token_id", None)
+        special = tuple(int(each) for each in tokenizer.all_special_ids if each != unknown or each in frame)
+        return cls(None if unknown in frame else unknown, special)
+
+
+@dataclass(frozen=True)
+class TokenFacts:
+    """Counts over the rows of a split, or over a sample of them."""
+
+    rows: int = 0
+    tokens: int = 0
+    """Tokens of the texts that the model reads, without those that frame them."""
+    unknown: int = 0
+    unknown_rows: int = 0
+    """Rows in which nothing else is read."""
+    cut_rows: int = 0
+    cut_tokens: int = 0
+    same: int = 0
+    """Different texts whose tokens are those of another one."""
+    same_places: tuple[int, ...] = ()
+    """Up to five such rows, as the source counts them."""
+    sampled: bool = False
+
+    @property
+    def unread(self) -> float:
+        """Share of the text that is cut off."""
+        return self.cut_tokens / max(self.tokens + self.cut_tokens, 1)
+
+    def as_dict(self, words: float) -> dict[str, Any]:
+        """Plain numbers; `words` is the mean number of words a row."""
+        whole = (self.tokens + self.cut_tokens) / max(self.rows, 1)
+        return {
+            "rows": self.rows,
+            "tokens": self.tokens,
+            "per_word": round(whole / words, 2) if words else None,
+            "unknown": round(self.unknown / max(self.tokens, 1), 4),
+            "unknown_rows": self.unknown_rows,
+            "cut_rows": self.cut_rows,
+            "unread": round(self.unread, 4),
+            "same": self.same,
+            "sampled": self.sampled,
+        }
+
+
+def token_facts(tokens: Tokens, split: SplitRows, alphabet: Alphabet, *, sampled: bool = False) -> TokenFacts:
+    """Looks at every token once; `split` has the rows that the tokens were made of."""
+    read, unknown, unknown_rows = 0, 0, 0
+    kinds = _kinds(alphabet)
+    for start, end in _row_blocks(tokens.offsets):
+        ids = np.asarray(tokens.ids[tokens.offsets[start] : tokens.offsets[end]])
+        found = kinds.take(ids, mode="clip")
+        begins = tokens.offsets[start:end] - tokens.offsets[start]
+        texts = np.add.reduceat((found != FRAME).astype(np.int64), begins)
+        strange = np.add.reduceat((found == UNKNOWN).astype(np.int64), begins)
+        read, unknown = read + int(texts.sum()), unknown + int(strange.sum())
+        unknown_rows += int(((strange == texts) & (strange > 0)).sum())
+    same, places = _same(tokens, split)
+    cut = tokens.ledger
+    return TokenFacts(
+        rows=len(tokens),
+        tokens=read,
+        unknown=unknown,
+        unknown_rows=unknown_rows,
+        cut_rows=cut.rows,
+        cut_tokens=cut.tokens,
+        same=same,
+        same_places=places,
+        sampled=sampled,
+    )
+
+
+KNOWN, FRAME, UNKNOWN = 0, 1, 2
+
+
+def _kinds(alphabet: Alphabet) -> NDArray[np.uint8]:
+    """What each token is. One place more than the special tokens need: all others are taken from there."""
+    marked = [*alphabet.special, *([] if alphabet.unknown is None else [alphabet.unknown])]
+    kinds = np.zeros(max(marked, default=0) + 2, np.uint8)
+    kinds[list(alphabet.special)] = FRAME
+    if alphabet.unknown is not None:
+        kinds[alphabet.unknown] = UNKNOWN
+    return kinds
+
+
+def _row_blocks(offsets: NDArray[np.int64]) -> Iterable[tuple[int, int]]:
+    """Rows from and to, so that some million tokens are in memory at a time."""
+    start, rows = 0, len(offsets) - 1
+    while start < rows:
+        end = int(np.searchsorted(offsets, offsets[start] + BLOCK_TOKENS, side="right")) - 1
+        end = min(max(end, start + 1), rows)
+        yield start, end
+        start = end
+
+
+def _same(tokens: Tokens, split: SplitRows) -> tuple[int, tuple[int, ...]]:
+    """How many different texts have the tokens of another one, and the rows of five of them."""
+    rows = min(len(tokens), SAME_ROWS)
+    if rows < 2:
+        return 0, ()
+    parts = []
+    for start, end in _row_blocks(tokens.offsets[: rows + 1]):
+        parts.append(_row_hashes(tokens, start, end))
+    hashes = np.concatenate(parts)
+    _, group, size = np.unique(hashes, return_inverse=True, return_counts=True)
+    members = np.flatnonzero(size[group] > 1)
+    if not len(members):
+        return 0, ()
+    table = split.table.take(members)
+    pairs = table.column("pair").combine_chunks() if "pair" in split.column_names else None
+    texts = row_keys(table.column("text").combine_chunks(), pairs)
+    both = np.stack([group[members].astype(np.uint64), texts], axis=1)
+    distinct, first = np.unique(both, axis=0, return_index=True)
+    _, inverse, texts_a_group = np.unique(distinct[:, 0], return_inverse=True, return_counts=True)
+    merged = np.sort(first[texts_a_group[inverse] > 1])
+    numbers = table.column("row").take(merged[:5]).to_pylist() if "row" in table.column_names else []
+    return len(merged), tuple(int(number) for number in numbers)
+
+
+def _row_hashes(tokens: Tokens, start: int, end: int) -> NDArray[np.uint64]:
+    """A 64-bit number a row that goes by its tokens and their places."""
+    offsets = tokens.offsets[start : end + 1] - tokens.offsets[start]
+    ids = np.asarray(tokens.ids[tokens.offsets[start] : tokens.offsets[end]]).astype(np.uint64)
+    place = np.arange(len(ids)) - np.repeat(offsets[:-1], np.diff(offsets))
+    mixed = ids + place.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return np.add.reduceat(mixed ^ (mixed >> np.uint64(31)), offsets[:-1])

@@ -1,0 +1,258 @@
+"""Tokens of a split: made once, kept by content, flat arrays without padding, mapped from disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whet.data.cache import fingerprint, obtain
+from whet.data.tokens.array_files import ArrayWriter, forget_pages, open_array
+from whet.data.tokens.encoders import Encoded, choose_encoder, has_types, token_for_nothing
+
+if TYPE_CHECKING:
+    from whet.data.example_files import SplitRows
+    from whet.task import Task
+
+# Part of every key: raise it when what is written, or how it is computed, changes.
+FORMAT = 1
+# A chunk is what is in memory at a time: large enough for words to repeat, small beside the libraries.
+CHUNK_BYTES = 8_000_000
+CHUNK_ROWS = 65_536
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """What the model's limit cost: rows and tokens cut, by side."""
+
+    rows: int = 0
+    """Rows that lost tokens."""
+    tokens: int = 0
+    """Tokens that were cut, of both texts."""
+    first_rows: int = 0
+    first_tokens: int = 0
+    second_rows: int = 0
+    second_tokens: int = 0
+
+    def plus(self, chunk: Encoded) -> Truncation:
+        first, second = chunk.cut_first, chunk.cut_second
+        return Truncation(
+            rows=self.rows + int(((first + second) > 0).sum()),
+            tokens=self.tokens + int((first + second).sum()),
+            first_rows=self.first_rows + int((first > 0).sum()),
+            first_tokens=self.first_tokens + int(first.sum()),
+            second_rows=self.second_rows + int((second > 0).sum()),
+            second_tokens=self.second_tokens + int(second.sum()),
+        )
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Rows one after another: row i is `ids[offsets[i]:offsets[i + 1]]`."""
+
+    ids: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    types: NDArray[np.uint8] | None
+    labels: NDArray[Any] | None
+    """int64 [n], or float32 [n, k] (multilabel) or [n] (regression); None where any row is unlabelled."""
+    ledger: Truncation
+    fingerprint: str
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.diff(self.offsets)
+
+    def row(self, index: int) -> NDArray[np.int32]:
+        return self.ids[self.offsets[index] : self.offsets[index + 1]]
+
+
+def tokenize(
+    split: SplitRows,
+    tokenizer: Any,
+    *,
+    max_length: int,
+    task: Task,
+    cache: Path | None,
+    on_progress: Progress | None = None,
+) -> Tokens:
+    """Tokens of a split with columns `text`, `pair` (if there is one) and `label` (if there is one).
+
+    `cache` is the cache's root; without one nothing is kept. `on_progress` is called with the number of rows
+    done after every chunk, and with 0 before that and while another process makes the same; it may raise.
+    """
+    tick = on_progress or (lambda rows: None)
+    labels = _labels(split, task)
+    key = fingerprint(FORMAT, tokenizer_fingerprint(tokenizer), max_length, text_fingerprint(split, lambda: tick(0)))
+    marked = fingerprint(key, task.kind, b"" if labels is None else np.ascontiguousarray(labels).data)
+
+    def build(folder: Path) -> None:
+        _write(folder, split, tokenizer, max_length, tick)
+
+    if cache is None:
+        # The maps outlive the files' names; where they cannot, the folder is left to the system.
+        with TemporaryDirectory(prefix="whet-", ignore_cleanup_errors=True) as name:
+            build(Path(name))
+            return _read(Path(name), labels, marked)
+    note = f"{len(split):,} rows, at most {max_length} tokens"
+    folder = obtain("tokens", key, build, root=cache, note=note, on_wait=lambda: tick(0))
+    tick(len(split))
+    return _read(folder, labels, marked)
+
+
+class TextTokenizer:
+    """Texts as they come, to tokens in memory: for prediction. What it learned of the tokenizer it remembers."""
+
+    def __init__(self, tokenizer: Any, max_length: int) -> None:
+        self._tokenizer, self._max_length = tokenizer, max_length
+        self._encoders: dict[bool, Any] = {}
+
+    def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Tokens:
+        import pyarrow as pa
+
+        first = pa.array(texts, pa.large_string())
+        second = None if pairs is None else pa.array(pairs, pa.large_string())
+        if not len(first):
+            return Tokens(np.zeros(0, np.int32), np.zeros(1, np.int64), None, None, Truncation(), "")
+        kind = second is not None
+        if kind not in self._encoders:
+            self._encoders[kind] = choose_encoder(self._tokenizer, first, second, self._max_length)
+        chunk = self._encoders[kind](first, second).never_empty(token_for_nothing(self._tokenizer))
+        offsets = np.concatenate([[0], np.cumsum(chunk.lengths)]).astype(np.int64)
+        return Tokens(chunk.ids, offsets, chunk.types, None, Truncation().plus(chunk), "")
+
+
+def text_fingerprint(split: SplitRows, tick: Callable[[], None] = lambda: None) -> str:
+    """Changes with the texts and nothing else: not with paths, times, chunks or the columns beside them."""
+    columns = _text_columns(split)
+    lengths = [hashlib.blake2b(digest_size=16) for _ in columns]
+    contents = [hashlib.blake2b(digest_size=16) for _ in columns]
+    for chunk in _chunks(split):
+        tick()
+        for column, length, content in zip(chunk, lengths, contents, strict=True):
+            offsets, data = _string_buffers(column)
+            length.update(np.diff(offsets).data)
+            content.update(data)
+    return fingerprint(columns, len(split), [part.hexdigest() for part in (*lengths, *contents)])
+
+
+def tokenizer_fingerprint(tokenizer: Any) -> str:
+    """Changes with everything about a tokenizer that its output depends on."""
+    settings = (
+        type(tokenizer).__name__,
+        tokenizer.truncation_side,
+        has_types(tokenizer),
+        bool(tokenizer.split_special_tokens),
+    )
+    if tokenizer.is_fast:
+        import tokenizers
+
+        # Before this stand truncation and padding, which are leftovers of the last call.
+        _, name, rest = tokenizer.backend_tokenizer.to_str().partition('"added_tokens"')
+        assert name
+        return fingerprint(settings, tokenizers.__version__, rest)
+    import transformers
+
+    with TemporaryDirectory(prefix="whet-") as folder:
+        tokenizer.save_pretrained(folder)
+        files = [(str(file.name), file.read_bytes()) for file in sorted(Path(folder).iterdir())]
+    return fingerprint(settings, transformers.__version__, files)
+
+
+def _write(folder: Path, split: SplitRows, tokenizer: Any, max_length: int, tick: Progress) -> None:
+    encoder = None
+    ledger, rows = Truncation(), 0
+    with (
+        ArrayWriter(folder / "ids.npy", np.int32) as ids,
+        ArrayWriter(folder / "types.npy", np.uint8) as types,
+        ArrayWriter(folder / "offsets.npy", np.int64) as offsets,
+    ):
+        offsets.append(np.zeros(1, np.int64))
+        for first, *rest in _chunks(split):
+            second = rest[0] if rest else None
+            encoder = encoder or choose_encoder(tokenizer, first, second, max_length)
+            chunk = encoder(first, second).never_empty(token_for_nothing(tokenizer))
+            offsets.append(ids.count + np.cumsum(chunk.lengths))
+            ids.append(chunk.ids)
+            if chunk.types is not None:
+                types.append(chunk.types)
+            ledger, rows = ledger.plus(chunk), rows + len(first)
+            tick(rows)
+    about = {"types": has_types(tokenizer), "ledger": dataclasses.asdict(ledger)}
+    (folder / "tokens.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+def _read(folder: Path, labels: NDArray[Any] | None, marked: str) -> Tokens:
+    about = json.loads((folder / "tokens.json").read_text(encoding="utf-8"))
+    return Tokens(
+        ids=open_array(folder / "ids.npy"),
+        offsets=open_array(folder / "offsets.npy"),
+        types=open_array(folder / "types.npy") if about["types"] else None,
+        labels=labels,
+        ledger=Truncation(**about["ledger"]),
+        fingerprint=marked,
+    )
+
+
+def _text_columns(split: SplitRows) -> list[str]:
+    return ["text", "pair"] if "pair" in split.column_names else ["text"]
+
+
+def _chunks(split: SplitRows) -> Iterator[list[Any]]:
+    """The text columns, some rows at a time, as Arrow arrays without nulls."""
+    import pyarrow as pa
+
+    names = _text_columns(split)
+    only = split.table.select(names)
+    each = max(1, split.table.nbytes // max(1, len(split)))
+    rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES // each))
+    for start in range(0, len(split), rows):
+        table = only.slice(start, rows)
+        # One type for all that counts as text, so that columns can be joined.
+        texts = [table[name].combine_chunks().cast(pa.large_string()) for name in names]
+        yield [column.fill_null("") for column in texts]
+        forget_pages([split.file] if split.file else [])
+
+
+def _string_buffers(column: Any) -> tuple[NDArray[Any], Any]:
+    """Offsets and bytes of a string array, without copying them."""
+    _, places, data = column.buffers()
+    if len(column) == 0 or data is None:
+        return np.zeros(len(column) + 1, np.int64), b""
+    offsets = np.frombuffer(places, np.int64, len(column) + 1, column.offset * 8)
+    return offsets, memoryview(data)[int(offsets[0]) : int(offsets[-1])]
+
+
+def _labels(split: SplitRows, task: Task) -> NDArray[Any] | None:
+    if "label" not in split.column_names:
+        return None
+    return label_array(split.table.column("label").combine_chunks(), task.kind)
+
+
+def label_array(column: Any, kind: str) -> NDArray[Any] | None:
+    """Labels as the loss takes them; None if any is missing."""
+    if column.null_count or not len(column):
+        return None if column.null_count else _no_labels(kind)
+    if kind != "multilabel":
+        return np.asarray(column.to_numpy(zero_copy_only=False), np.float32 if kind == "regression" else np.int64)
+    flat = column.flatten()
+    if flat.null_count:
+        return None
+    values = np.asarray(flat.to_numpy(zero_copy_only=False), np.float32)
+    return values.reshape(len(column), -1)
+
+
+def _no_labels(kind: str) -> NDArray[Any]:
+    return np.zeros(0, np.float32 if kind == "regression" else np.int64)

@@ -1,0 +1,83 @@
+"""Joins the processes that a launcher started together with this one."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import socket
+import time
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from whet.distributed.environment import several_processes
+from whet.distributed.group import ANSWER, Ranks
+from whet.errors import EnvironmentFault
+from whet.utils.device import find_device
+
+LETTING_GO_SECONDS = 0.05
+"""What a thread of gloo gets to let go of the last message, for which it needs Python."""
+
+
+REACHED = timedelta(seconds=30)
+"""How long the launcher's store on this machine is tried: it was there before us, unless it was killed since."""
+
+
+def join_processes(device: str = "auto") -> Ranks:
+    """Meet the processes that were started together with this one; alone, there is nothing to do."""
+    return _meet(on_cpu=find_device(device).type != "cuda") if several_processes() else Ranks()
+
+
+@functools.cache  # processes meet once; whoever asks later is already among them
+def _meet(*, on_cpu: bool) -> Ranks:
+    import torch.distributed as dist
+    from accelerate import PartialState
+
+    try:
+        state = PartialState(cpu=on_cpu, timeout=ANSWER, **_own_place_of_this_attempt())
+        # Not by `on_cpu`: a script may have let them meet before, by its own means.
+        control = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=ANSWER)
+    except (RuntimeError, ValueError) as error:
+        said = str(error).splitlines()[0].rstrip(".")
+        raise EnvironmentFault(
+            f"Rank {os.environ.get('RANK', '?')} could not meet the other processes: {said}.",
+            "Check MASTER_ADDR and MASTER_PORT, and that every machine reaches the first one.",
+        ) from None
+    atexit.register(_part, control)
+    ranks = Ranks(state.process_index, state.num_processes, control)
+    return replace(ranks, places=tuple(ranks.gather((socket.gethostname(), os.getpid()))))
+
+
+def _part(control: Any) -> None:
+    """End the gloo group while Python still runs: threads of it that need Python later abort the process.
+
+    Ending it ends its threads only if nothing refers to it any more, and a split model does; so they also get a moment.
+    A default group of NCCL is left to itself: ending it would wait for processes that may be gone.
+    """
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        time.sleep(LETTING_GO_SECONDS)
+        with contextlib.suppress(Exception):
+            dist.destroy_process_group(control)
+
+
+def _own_place_of_this_attempt() -> dict[str, Any]:
+    """torchrun's agent keeps one store over its restarts, and with it the addresses of processes that died.
+
+    Processes that were started again would wait for those. On one machine the number of restarts is the same for all,
+    so each attempt gets a part of the store to itself.
+    """
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+    one_machine = os.environ.get("GROUP_WORLD_SIZE") == "1"
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or not one_machine:
+        return {}
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = TCPStore(address, port, world, is_master=False, timeout=REACHED)
+    store.set_timeout(ANSWER)
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return {"store": PrefixStore(f"whet-attempt-{attempt}", store), "rank": rank, "world_size": world}

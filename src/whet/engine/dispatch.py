@@ -1,0 +1,180 @@
+"""Which of the engine's paths trains this model: the fastest that computes the same training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whet.config import TrainConfig
+from whet.data.tokens.batches import Order, pack
+from whet.data.tokens.table import Tokens
+from whet.distributed.group import Ranks
+from whet.engine.fused.architectures import why_not_fused
+from whet.engine.losses import Loss
+from whet.engine.network import Batch, Network
+from whet.engine.number_head import keep_numbers_exact
+from whet.engine.optimizer import make_adamw
+from whet.engine.stepper import Stepper
+from whet.utils.device import Hardware
+
+CHUNK = 10_000_000
+LOOK_AHEAD = 1_000_000
+ALONE = Ranks()
+
+
+def choose_path(
+    model: Any,
+    loss: Loss,
+    config: TrainConfig,
+    hardware: Hardware,
+    tokens: Sequence[Tokens],
+    ranks: Ranks = ALONE,
+    order: Order | None = None,
+) -> tuple[Network, Stepper]:
+    """A network and the stepper that trains it.
+
+    `tokens` are all the rows it will ever see, the ones to train on first; `order` is theirs.
+    """
+    keep_numbers_exact(model)
+    network, stepper = _choose_path(model, loss, config, hardware, tokens, ranks, order)
+    if ranks.world > 1:
+        stepper.rank, stepper.synchronized = ranks.rank, ranks.sum_in_place
+    return network, stepper
+
+
+def _choose_path(
+    model: Any,
+    loss: Loss,
+    config: TrainConfig,
+    hardware: Hardware,
+    tokens: Sequence[Tokens],
+    ranks: Ranks,
+    order: Order | None,
+) -> tuple[Network, Stepper]:
+    if config.shard:
+        return _sharded(model, loss, config, hardware, ranks)
+    reason = why_not_fused(model) or _why_not_here(hardware)
+    if not reason:
+        from whet.engine.fused.network import FusedNetwork
+        from whet.engine.fused.stepper import FusedStepper
+
+        # Only an update on the CPU, alone and without decay, passes over words that it has not met yet.
+        alone = hardware.device.type == "cpu" and config.weight_decay == 0 and ranks.world == 1
+        used = used_ids(tokens, model.config.vocab_size, order if alone else None)
+        room = (config.batch_size, most_tokens(tokens[0], config.batch_size))
+        fused = FusedNetwork(model, hardware, used, decay=config.weight_decay > 0, seed=config.seed, most=room)
+        if hardware.device.type == "cuda":
+            from whet.engine.fused.cuda.graph_stepper import GraphStepper
+
+            least = few_tokens(tokens[0].lengths, order, config.batch_size, ranks.world)
+            return fused, GraphStepper(fused, loss, config, hardware, least=min(least, room[1]))
+        return fused, FusedStepper(fused, _loss_of(fused, loss), config, hardware)
+    network = Network(model, hardware.device)
+    network.why = "; ".join(filter(None, (reason, network.why_padded)))
+    return network, Stepper(**_stepper_settings(network, loss, config, hardware))
+
+
+def _sharded(model: Any, loss: Loss, config: TrainConfig, hardware: Hardware, ranks: Ranks) -> tuple[Network, Stepper]:
+    from whet.engine.sharded import ShardedStepper, shard_model
+
+    plain = type(model)
+    network = Network(shard_model(model, hardware, ranks), hardware.device)
+    network.why = "; ".join(filter(None, ("its weights are split over the processes (--shard)", network.why_padded)))
+    return network, ShardedStepper(ranks, plain, **_stepper_settings(network, loss, config, hardware))
+
+
+def _stepper_settings(network: Network, loss: Loss, config: TrainConfig, hardware: Hardware) -> dict[str, Any]:
+    return {
+        "model": network.model,
+        "loss_of": _loss_of(network, loss),
+        "optimizer": make_adamw(network.model, config),
+        "hardware": hardware,
+        "clip": config.clip,
+        "seed": config.seed,
+        "micro_rows": config.batch_size,
+    }
+
+
+def choose_network(model: Any, hardware: Hardware) -> Network:
+    """The fastest network for prediction alone: no room for gradients or moments."""
+    keep_numbers_exact(model)
+    reason = why_not_fused(model) or _why_not_here(hardware)
+    if reason:
+        network = Network(model, hardware.device)
+        network.why = "; ".join(filter(None, (reason, network.why_padded)))
+        return network
+    from whet.engine.fused.network import FusedNetwork
+
+    return FusedNetwork(model, hardware, training=False)
+
+
+def used_ids(tokens: Sequence[Tokens], vocabulary: int, order: Order | None = None) -> np.ndarray[Any, Any]:
+    """Every token id that occurs. Read in pieces: a large table is mapped from disk.
+
+    With the order of training, ids stand in the order in which it meets them, as far as a look ahead goes: then those
+    that were never met are the last ones.
+    """
+    seen = np.zeros(vocabulary, dtype=bool)
+    for table in tokens:
+        for start in range(0, len(table.ids), CHUNK):
+            seen[table.ids[start : start + CHUNK]] = True
+    found = np.flatnonzero(seen)
+    if order is None:
+        return found
+    ids, where = np.unique(_soon(tokens[0], order), return_index=True)
+    early = ids[np.argsort(where)]
+    return np.concatenate([early, np.setdiff1d(found, early, assume_unique=True)])
+
+
+def _soon(tokens: Tokens, order: Order) -> np.ndarray[Any, Any]:
+    """Token ids of the first epoch in training order, at most about so many."""
+    parts, count = [np.zeros(0, dtype=np.int64)], 0
+    for index in range(order.steps_per_epoch):
+        parts.append(pack(tokens, order.batch(0, index)).input_ids)
+        count += len(parts[-1])
+        if count > LOOK_AHEAD:
+            break
+    return np.concatenate(parts)
+
+
+def most_tokens(tokens: Tokens, rows: int) -> int:
+    """What the longest rows of the table hold together: no batch of so many rows can have more."""
+    longest = np.partition(tokens.lengths, -min(rows, len(tokens)))[-rows:]
+    return int(longest.sum()) + 256
+
+
+def few_tokens(lengths: np.ndarray[Any, Any], order: Order | None, batch_size: int, world: int) -> int:
+    """About one batch of twenty has fewer tokens than this; 0 where batches are not drawn by chance."""
+    if order is None or order.kind != "random":
+        return 0
+    rows = min(batch_size, order.batch_size // world)
+    return max(0, int(rows * lengths.mean() - 1.65 * rows**0.5 * lengths.std()))
+
+
+def _why_not_here(hardware: Hardware) -> str:
+    """Why this device cannot run fused layers, if it cannot."""
+    if hardware.device.type == "cpu":
+        return ""
+    if hardware.device.type != "cuda":
+        return f"fused layers do not run on {hardware.device.type}"
+    if not hardware.bf16:
+        return "fused layers on a GPU compute in bf16, and float32 was asked for"
+    if find_spec("triton") is None:
+        return "the package triton is not installed"
+    return ""
+
+
+def _loss_of(network: Network, loss: Loss) -> Any:
+    def total(batch: Batch) -> Tensor:
+        assert isinstance(batch.labels, torch.Tensor)
+        if loss.contrastive:
+            logits, features = network.logits_and_features(batch)
+            return loss.total(logits, batch.labels, features)
+        return loss.total(network.logits(batch), batch.labels)
+
+    return total

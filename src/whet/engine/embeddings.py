@@ -1,0 +1,74 @@
+"""What the pretrained encoder makes of texts before it is trained: the mean of each row's last hidden states.
+
+The frozen baseline reads these. It takes the model as it was loaded: once a model is being trained, its weights are
+other ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from whet.data.tokens.table import TextTokenizer, Tokens
+from whet.engine.logits import Interrupt, compute_logits, tokens_a_batch
+from whet.engine.network import Batch, Network, Rows
+from whet.utils.device import Hardware
+
+Array = np.ndarray[Any, Any]
+
+MOST_ROWS_A_BATCH = 1024
+
+
+class MeanNetwork(Network):
+    """The model's encoder without its head: a batch in, the mean of each row's tokens out."""
+
+    def __init__(self, model: Any, hardware: Hardware) -> None:
+        super().__init__(model, hardware.device, packed=False)
+        paired = getattr(model.config, "is_encoder_decoder", False)
+        self._encoder = model.get_encoder() if paired else model.base_model
+
+    def logits(self, batch: Batch) -> Tensor:
+        hidden = self._encoder(**batch.inputs)[0].float()
+        mask = batch.inputs["attention_mask"][..., None].to(hidden.dtype)
+        return (hidden * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)  # type: ignore[no-any-return]
+
+
+def mean_token_features(
+    model: Any,
+    tokens: Tokens,
+    hardware: Hardware,
+    *,
+    rows: Rows | None = None,
+    between: Interrupt = lambda: None,
+) -> Array:
+    """float32 [rows, width] in input order; the model ends in evaluation mode, on the device."""
+    if not (len(tokens) if rows is None else len(rows)):
+        return np.zeros((0, model.config.hidden_size), dtype=np.float32)
+    return compute_logits(
+        MeanNetwork(model, hardware),
+        tokens,
+        hardware,
+        batch_rows=MOST_ROWS_A_BATCH,
+        batch_tokens=tokens_a_batch(hardware.device),
+        rows=rows,
+        between=between,
+    )
+
+
+def embed_texts(
+    model: Any,
+    tokenizer: Any,
+    texts: Sequence[str],
+    hardware: Hardware,
+    max_length: int,
+    *,
+    between: Interrupt = lambda: None,
+) -> Array:
+    """float32 [texts, width]: each text by itself, as a pair's texts must be. Equal texts are computed once."""
+    distinct = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    tokens = TextTokenizer(tokenizer, max_length)(list(distinct))
+    features = mean_token_features(model, tokens, hardware, between=between)
+    return features[[distinct[text] for text in texts]]

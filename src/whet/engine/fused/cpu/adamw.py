@@ -1,0 +1,104 @@
+"""AdamW over flat buffers: one pass, float32 masters and moments, compute weights written on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from whet.config import TrainConfig
+from whet.engine.fused.parameters import FlatModel, Group
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """The rule, apart from any device."""
+
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+
+    @classmethod
+    def of(cls, config: TrainConfig) -> AdamW:
+        return cls(config.beta1, config.beta2, config.epsilon, config.weight_decay)
+
+
+CHUNK = 1 << 20
+"""Elements at a time on the CPU: a float32 copy of so many gradients stays in its caches, and calls are few."""
+
+
+def norm_of_gradients(flat: FlatModel, idle: range = range(0)) -> Tensor:
+    """The global norm; each chunk is squared and summed in float32, chunks are added up in float64.
+
+    `idle` are matrix elements that never had a gradient: a chunk of them would add zero.
+    """
+    total = 0.0
+    scratch = torch.empty(CHUNK)
+    for group in flat.groups():
+        for start in range(0, group.size, CHUNK):
+            if group is flat.matrices and _within(start, min(start + CHUNK, group.size), idle):
+                continue
+            gradient = _in_float32(group.gradient[start : start + CHUNK], scratch)
+            total += float(torch.dot(gradient, gradient))
+    return torch.tensor(math.sqrt(total) if math.isfinite(total) else total)
+
+
+def update_on_cpu(flat: FlatModel, rule: AdamW, step: int, rate: float, scale: float, idle: range = range(0)) -> None:
+    """Step number `step`, counted from 1; gradients are taken times `scale`.
+
+    `idle` are matrix elements without gradient, moments or decay: they stay as they are.
+
+    torch's own fused kernel, chunk by chunk: the gradient's float32 copy and the weights that go into the compute
+    copy never leave the caches in between.
+    """
+    scratch = torch.empty(CHUNK)
+    number, inverse = torch.tensor(float(step)), None if scale == 1.0 else torch.tensor(1.0 / scale)
+    for group in flat.groups():
+        for start, end, decay in _spans(group, rule.weight_decay):
+            if group is flat.matrices and _within(start, end, idle):
+                continue
+            part = slice(start, end)
+            torch._fused_adamw_(
+                [group.master[part]],
+                [_in_float32(group.gradient[part], scratch)],
+                [group.first[part]],
+                [group.second[part]],
+                [],
+                [number],
+                lr=rate,
+                beta1=rule.beta1,
+                beta2=rule.beta2,
+                weight_decay=decay,
+                eps=rule.epsilon,
+                amsgrad=False,
+                maximize=False,
+                grad_scale=inverse,
+            )
+            if group.compute is not group.master and start < group.computes_until:
+                last = min(end, group.computes_until)
+                group.compute[start:last].copy_(group.master[start:last])
+
+
+def _within(start: int, end: int, idle: range) -> bool:
+    return idle.start <= start and end <= idle.stop
+
+
+def _spans(group: Group, decay: float) -> Iterator[tuple[int, int, float]]:
+    """Chunks that lie on one side of the boundary between what decays and what does not."""
+    for low, high, rate in ((0, group.decays_until, decay), (group.decays_until, group.size, 0.0)):
+        for start in range(low, high, CHUNK):
+            yield start, min(high, start + CHUNK), rate
+
+
+def _in_float32(gradient: Tensor, scratch: Tensor) -> Tensor:
+    """A copy that may be written to: the fused kernel scales gradients in place."""
+    return scratch[: gradient.numel()].copy_(gradient)
+
+
+def corrections(rule: AdamW, step: int) -> tuple[float, float]:
+    """1 / (1 - β₁ᵗ) and 1 / √(1 - β₂ᵗ)."""
+    return 1 / (1 - rule.beta1**step), 1 / math.sqrt(1 - rule.beta2**step)

@@ -1,0 +1,173 @@
+"""Triton kernels for the norm of the gradients and for AdamW."""
+
+# Triton reads the types of constants off annotations and the code off this file: no `from __future__` here.
+import triton
+import triton.language as tl
+
+from whet.engine.fused.cuda.compile import Kernel
+
+
+@Kernel
+@triton.jit
+def squares(gradient, start, end, partial, BLOCK: tl.constexpr):
+    """Partial sums of squares of a span, for the global norm."""
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for begin in range(start + program * BLOCK, end, programs * BLOCK):
+        element = begin + tl.arange(0, BLOCK)
+        value = tl.load(gradient + element, element < end, 0.0).to(tl.float32)
+        total += value * value
+    tl.store(partial + program, tl.sum(total, 0))
+
+
+@Kernel
+@triton.jit
+def note(partial, loss, step_at, window_loss, window_norm, first_bad, scale, clip, COUNT: tl.constexpr):
+    """The norm, the clipping factor, and whether this step may reach the weights (scale 0 when it may not)."""
+    norm = tl.sqrt(tl.sum(tl.load(partial + tl.arange(0, COUNT)).to(tl.float64), 0))
+    value = tl.load(loss).to(tl.float64)
+    bad = tl.load(first_bad)
+    infinity = float("inf")
+    finite = (norm == norm) & (norm < infinity) & (value == value) & (value < infinity) & (value > -infinity)
+    good = finite & (bad < 0)
+    tl.store(first_bad, tl.where(good | (bad >= 0), bad, tl.load(step_at)))
+    tl.store(window_loss, tl.load(window_loss) + tl.where(good, value, float("nan")))
+    tl.store(window_norm, norm)
+    factor = tl.where(clip > 0, tl.minimum(1.0, clip / (norm + 1e-6)), 1.0)
+    tl.store(scale, tl.where(good, factor, -1.0).to(tl.float32))
+
+
+@triton.jit
+def _updated(
+    master, first, second, gradient, element, inside, decays, scale, rule_at, beta1, rest1, beta2, rest2, epsilon, decay
+):
+    """AdamW on some elements: moments and masters written, the new weights given back.
+
+    `rule_at` holds the rate and the two bias corrections of this step. `rest` is 1 - β, subtracted in double precision
+    on the host: in float32 it would lose four digits.
+    """
+    rate, correct1, correct2 = tl.load(rule_at), tl.load(rule_at + 1), tl.load(rule_at + 2)
+    value = tl.load(gradient + element, inside, 0.0).to(tl.float32) * scale
+    weight = tl.load(master + element, inside, 0.0)
+    weight *= 1.0 - rate * tl.where(decays, decay, 0.0)
+    moment1 = beta1 * tl.load(first + element, inside, 0.0) + rest1 * value
+    moment2 = beta2 * tl.load(second + element, inside, 0.0) + rest2 * value * value
+    weight -= rate * correct1 * moment1 / (tl.sqrt(moment2) * correct2 + epsilon)
+    tl.store(first + element, moment1, inside)
+    tl.store(second + element, moment2, inside)
+    tl.store(master + element, weight, inside)
+    return weight
+
+
+@Kernel
+@triton.jit
+def adamw(
+    master,
+    first,
+    second,
+    gradient,
+    compute,
+    scale_at,
+    rule_at,
+    start,
+    end,
+    decays_until,
+    computes_until,
+    beta1,
+    rest1,
+    beta2,
+    rest2,
+    epsilon,
+    decay,
+    BLOCK: tl.constexpr,
+    COPY: tl.constexpr,
+):
+    """One pass over a span by a few programs, so that other work finds room beside it."""
+    scale = tl.load(scale_at)
+    if scale < 0:
+        end = start
+    for begin in range(start + tl.program_id(0) * BLOCK, end, tl.num_programs(0) * BLOCK):
+        element = begin + tl.arange(0, BLOCK)
+        inside = element < end
+        weight = _updated(
+            master, first, second, gradient, element, inside, element < decays_until,
+            scale, rule_at, beta1, rest1, beta2, rest2, epsilon, decay,
+        )  # fmt: skip
+        if COPY:
+            tl.store(compute + element, weight, inside & (element < computes_until))
+
+
+@Kernel
+@triton.jit
+def adamw_words_of_batch(
+    master,
+    first,
+    second,
+    gradient,
+    order,
+    starts,
+    ids,
+    updated_at,
+    turn_at,
+    scale_at,
+    rule_at,
+    start,
+    beta1,
+    rest1,
+    beta2,
+    rest2,
+    epsilon,
+    decay,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The rows of the vocabulary that this batch reads, each once; `updated_at` remembers in which turn."""
+    which = tl.program_id(0)
+    begin, end = tl.load(starts + which), tl.load(starts + which + 1)
+    scale = tl.load(scale_at)
+    if (begin < end) & (scale >= 0):
+        row = tl.load(ids + tl.load(order + begin))
+        column = tl.arange(0, BLOCK)
+        _updated(
+            master, first, second, gradient, start + row * WIDTH + column, column < WIDTH, column < WIDTH,
+            scale, rule_at, beta1, rest1, beta2, rest2, epsilon, decay,
+        )  # fmt: skip
+        tl.store(updated_at + row, tl.load(turn_at))
+
+
+@Kernel
+@triton.jit
+def adamw_other_words(
+    master,
+    first,
+    second,
+    gradient,
+    updated_at,
+    turn_at,
+    scale_at,
+    rule_at,
+    start,
+    rows,
+    beta1,
+    rest1,
+    beta2,
+    rest2,
+    epsilon,
+    decay,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """The rows that were not updated in this turn yet."""
+    scale, turn = tl.load(scale_at), tl.load(turn_at)
+    if scale < 0:
+        rows = 0
+    column = tl.arange(0, BLOCK)
+    for begin in range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
+        row = begin + tl.arange(0, ROWS)
+        left = (row < rows) & (tl.load(updated_at + row, row < rows, turn) != turn)
+        inside = left[:, None] & (column < WIDTH)[None, :]
+        _updated(
+            master, first, second, gradient, start + row[:, None] * WIDTH + column[None, :], inside, inside,
+            scale, rule_at, beta1, rest1, beta2, rest2, epsilon, decay,
+        )  # fmt: skip

@@ -1,0 +1,87 @@
+"""How kernels are launched, and how all of them are compiled before the first one is.
+
+Launched for the first time, a kernel is compiled while everything waits, and so is the next one. Most of that work is
+outside of Python (LLVM, ptxas, a C compiler for the launcher), so that many can be compiled at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from triton.runtime import JITFunction, driver
+from triton.runtime.jit import MockTensor
+
+from whet.utils.device import know_compiler
+
+AT_ONCE = 6
+"""Kernels compiled at a time: five threads have all others done when the longest is; each takes 8 MB of the host."""
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+_noted: defaultdict[Kernel, list[Call]] | None = None
+"""What would have been launched, while kernels are compiled ahead."""
+
+
+class Kernel:
+    """A Triton function that is launched from Python."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        launch = self.function[grid] if _noted is None else functools.partial(self._note, _noted)
+        # Triton's default until 3.9, which warns that 3.10 has another.
+        return functools.partial(launch, enable_fp_fusion=True)
+
+    def _note(self, noted: defaultdict[Kernel, list[Call]], *given: Any, **options: Any) -> None:
+        # Not the tensors themselves: all of a step's would be held at once.
+        noted[self].append((tuple(Address.of(each) for each in given), options))
+
+    def compile(self, calls: list[Call], device: torch.device) -> None:
+        """For every call one after another: Triton knows which of them are the same."""
+        for given, options in calls:
+            # What cannot be compiled is reported when it is launched.
+            with contextlib.suppress(Exception), torch.cuda.device(device):
+                made = self.function.warmup(*given, grid=(1,), **options)
+                made.run  # noqa: B018  # makes the launcher and loads the code
+
+
+class Address(MockTensor):  # type: ignore[misc]
+    """All that Triton compiles a tensor by."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__(tensor.dtype)
+        self._at = tensor.data_ptr()
+
+    def data_ptr(self) -> int:
+        return self._at
+
+    @staticmethod
+    def of(given: Any) -> Any:
+        return Address(given) if isinstance(given, torch.Tensor) else given
+
+
+@contextlib.contextmanager
+def compiling_ahead(device: torch.device) -> Iterator[None]:
+    """In here kernels do not run; those that would have are ready when it ends. Products are computed, of anything."""
+    global _noted
+    noted = _noted = defaultdict(list)
+    try:
+        yield
+    finally:
+        _noted = None
+    compiled = {kernel: calls for kernel, calls in noted.items() if isinstance(kernel.function, JITFunction)}
+    if not compiled:  # in Triton's interpreter
+        return
+    know_compiler()
+    driver.active.get_current_device()  # makes the driver, which must happen once
+    longest_first = sorted(compiled, key=lambda kernel: -len(kernel.function.fn.__code__.co_code))
+    with ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1)) as pool:
+        for kernel in longest_first:
+            pool.submit(kernel.compile, compiled[kernel], device)

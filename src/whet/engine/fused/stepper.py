@@ -1,0 +1,104 @@
+"""A training step and a network on the fast path, with the interface of the general ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whet.config import TrainConfig
+from whet.engine.fused.cpu.adamw import AdamW, norm_of_gradients, update_on_cpu
+from whet.engine.fused.network import FusedNetwork, for_other_rows
+from whet.engine.network import Batch
+from whet.engine.state_tensors import model_tensors
+from whet.engine.stepper import LossOf, Stepper
+from whet.errors import ArtifactError
+from whet.utils.device import Hardware
+from whet.utils.safetensors_files import Groups
+
+
+class FusedStepper(Stepper):
+    """The general step with flat gradients and a flat update."""
+
+    def __init__(self, network: FusedNetwork, loss_of: LossOf, config: TrainConfig, hardware: Hardware) -> None:
+        self.network, self.rule = network, AdamW.of(config)
+        self._embeddings_of_others = False
+        """Whether the sum over processes touched rows of the embeddings that this one did not."""
+        super().__init__(
+            model=network.model,
+            loss_of=loss_of,
+            optimizer=None,  # type: ignore[arg-type]  # the update is written out in `_update`
+            hardware=hardware,
+            clip=config.clip,
+            seed=config.seed,
+            micro_rows=config.batch_size,
+        )
+
+    def backward(self, batch: Batch, weight: float, *, step: int = 0, micro: int = 0) -> Tensor:
+        self.network.add = micro > 0
+        # Beyond any number of micro-batches, so that every process drops its own.
+        self.network.pieces.step, self.network.pieces.micro = step, micro + (self.rank << 32)
+        loss = self.loss_of(batch) / weight
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def sum_gradients(self, summed: Callable[[Sequence[Tensor]], None], *, computed: bool) -> None:
+        flat = self.network.flat
+        if not computed:  # what is left of the step before
+            for group in flat.groups():
+                group.gradient.zero_()
+        summed([group.gradient for group in flat.groups()])
+        self._embeddings_of_others = True
+
+    def zero(self) -> None:
+        """Matrices are overwritten by the next step; what autograd adds to, and embedding rows, are zeroed."""
+        flat = self.network.flat
+        flat.zero_head()
+        self.network.pieces.clean()
+        if self._embeddings_of_others:
+            flat.matrices.gradient[flat.matrices.computes_until :].zero_()
+            self._embeddings_of_others = False
+
+    def tensors(self) -> Groups:
+        flat = self.network.flat
+        flat.write_back()
+        moments = flat.moments()
+        moments["rows"] = torch.from_numpy(flat.used)
+        return {"model": model_tensors(self.model), "optimizer": moments}
+
+    def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+        if "optimizer" not in groups:
+            self.network.load_weights(groups["model"])
+            return
+        flat, saved = self.network.flat, groups["optimizer"]
+        if "rows" not in saved:
+            raise ArtifactError("The checkpoint does not say which vocabulary rows it holds.")
+        rows, own = saved["rows"].cpu().numpy(), flat.moments()
+        for name in own.keys() ^ (saved.keys() - {"rows"}):
+            raise ArtifactError(f"The checkpoint and this model differ in the optimizer state of {name!r}.")
+        self.network.load_weights(groups["model"])
+        same_rows = np.array_equal(rows, flat.used)
+        for name, tensor in own.items():
+            if name.startswith(f"{flat.word}:") and not same_rows:
+                # Other data, which the user accepted: rows that were not used before have no moments yet.
+                tensor.copy_(for_other_rows(saved[name], rows, flat.used))
+            else:
+                tensor.copy_(saved[name])
+        self.network.words_seen = flat.words_with_moments()
+
+    def _update(self, step: int, loss: Tensor, rate: float) -> None:
+        idle = self._idle()
+        norm = norm_of_gradients(self.network.flat, idle)
+        good = self.note(step, loss, norm)
+        if bool(good):
+            scale = min(1.0, self.clip / (float(norm) + 1e-6)) if self.clip > 0 else 1.0
+            update_on_cpu(self.network.flat, self.rule, step + 1, rate, scale, idle)
+        self.zero()
+
+    def _idle(self) -> range:
+        """Rows of the word embedding that nothing can change: no gradient so far, no decay, no other process."""
+        if self.rule.weight_decay > 0 or self.synchronized is not None:
+            return range(0)
+        return self.network.flat.words_from(self.network.words_seen)

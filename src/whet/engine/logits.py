@@ -1,0 +1,85 @@
+"""A model and a token table to logits in input order, and logits to an evaluation record's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whet.data.tokens.table import Tokens
+from whet.engine.network import Network, Rows
+from whet.engine.packed import GRID_GRAIN
+from whet.utils.device import Hardware, precision
+from whet.utils.memory import give_back, is_memory_error, no_room_for_one_row
+
+Array = np.ndarray[Any, Any]
+Interrupt = Callable[[], None]
+"""Called between batches; raises to leave the evaluation early."""
+Smaller = Callable[[int], None]
+"""Called with the rows a batch that are left when memory ran out."""
+
+
+def tokens_a_batch(device: torch.device) -> int:
+    """Enough to fill the device, small enough for its caches and its memory."""
+    return {"cpu": 2048, "cuda": 16384}.get(device.type, 4096)
+
+
+def compute_logits(
+    network: Network,
+    tokens: Tokens,
+    hardware: Hardware,
+    *,
+    batch_rows: int,
+    batch_tokens: int | None = None,
+    rows: Rows | None = None,
+    between: Interrupt = lambda: None,
+    smaller: Smaller = lambda rows: None,
+) -> Array:
+    """float32 logits of the rows (all of them, if not said), in input order.
+
+    Inside, rows of like length are computed together, at most `batch_tokens` tokens where that is said; where memory
+    runs out, half as many rows from there on.
+    """
+    chosen = np.arange(len(tokens), dtype=np.int64) if rows is None else rows
+    if not len(chosen):
+        return np.zeros((0, network.model.config.num_labels), dtype=np.float32)
+    network.model.eval()
+    # Longest first, so that memory is taken once and running out of it shows at once.
+    order = np.argsort(-tokens.lengths[chosen], kind="stable").astype(np.int64)
+    parts: list[Tensor] = []
+    done = 0
+    # inference_mode would mark tensors that a later training step could not use; no_grad does not.
+    with torch.no_grad(), precision(hardware):
+        while done < len(order):
+            between()
+            most = batch_rows
+            if batch_tokens is not None:
+                # As many for every length in a step of the grid: then batches come in few shapes.
+                longest = int(tokens.lengths[chosen[order[done]]])
+                most = min(batch_rows, max(1, batch_tokens // (-(-longest // GRID_GRAIN) * GRID_GRAIN)))
+            places = order[done : done + most]
+            try:
+                parts.append(network.logits(network.collate(tokens, chosen[places])).float())
+                done += len(places)
+                continue
+            except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
+                batch_rows = _half(error, len(places))
+            # Out here the error is gone, and with it what it held of the failed batch.
+            give_back(hardware.device)
+            smaller(batch_rows)
+    logits = torch.cat(parts).cpu().numpy()
+    result = np.empty_like(logits)
+    result[order] = logits
+    return result
+
+
+def _half(error: BaseException, rows: int) -> int:
+    """Half as many rows if that may help; else the error, in words where it is about memory."""
+    if not is_memory_error(error):
+        raise error
+    if rows <= 1:
+        raise no_room_for_one_row(error) from None
+    return (rows + 1) // 2

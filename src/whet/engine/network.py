@@ -1,0 +1,162 @@
+"""Where the engine's batches come from: rows by number in, tensors on the device out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whet.data.tokens.batches import Order, pack, pad
+from whet.data.tokens.table import Tokens
+from whet.engine.losses import Loss, has_pairs
+from whet.engine.packed import Layout, PackedModel, make_layout, why_not_packed
+from whet.engine.state_tensors import load_model_tensors
+
+Rows = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tensors on the device; `layout` is there where the rows are packed and not padded."""
+
+    inputs: dict[str, Tensor]
+    labels: Tensor | None
+    layout: Layout | None = None
+
+    @property
+    def tokens(self) -> int:
+        return int(next(iter(self.inputs.values())).numel())
+
+
+class Feed(Protocol):
+    """A training split in its order."""
+
+    @property
+    def order(self) -> Order:
+        """Which rows a step takes."""
+
+    def batch(self, rows: Rows) -> Batch:
+        """These rows, ready for the model."""
+
+    def weight(self, rows: Rows) -> float:
+        """What the loss over these rows is divided by."""
+
+    def nothing_to_compare(self, rows: Rows) -> bool:
+        """Whether a contrastive loss was asked for and no two of these rows have the same class."""
+
+
+class Network:
+    """A classifier that takes a batch and gives logits, packed where the model can be."""
+
+    def __init__(self, model: Any, device: torch.device, *, packed: bool = True) -> None:
+        self.model = model
+        self.device = device
+        self._place()
+        self.why_padded = why_not_packed(model) if packed else "padding was asked for"
+        self._packed = None if self.why_padded else PackedModel(model)
+        self.why = self.why_padded
+        """Why not a faster path."""
+
+    def _place(self) -> None:
+        """Put the weights where they are computed with."""
+        self.model.to(self.device)
+
+    def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
+        """Other weights for the same model, strictly by name and shape."""
+        load_model_tensors(tensors, self.model)
+
+    def hand_back(self) -> None:
+        """The module holds the current weights, for whoever looks at it: here it always does."""
+
+    @property
+    def is_packed(self) -> bool:
+        return self._packed is not None
+
+    @property
+    def path(self) -> str:
+        """How batches are computed: `packed` or `padded`."""
+        return "packed" if self.is_packed else "padded"
+
+    def logits(self, batch: Batch) -> Tensor:
+        if self._packed is not None and batch.layout is not None:
+            return self._packed(batch.inputs, batch.layout)
+        return self.model(**batch.inputs).logits  # type: ignore[no-any-return]
+
+    def logits_and_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logits, and of each row the hidden state that its head reads."""
+        kept: list[Tensor] = []
+
+        def keep(module: Any, args: Any, output: Any) -> None:
+            hidden = output[0] if isinstance(output, tuple) else output.last_hidden_state
+            kept.append(self._read_by_head(hidden, batch))
+
+        hook = self.model.base_model.register_forward_hook(keep)
+        try:
+            logits = self.logits(batch)
+        finally:
+            hook.remove()
+        return logits, kept[-1]
+
+    def _read_by_head(self, hidden: Tensor, batch: Batch) -> Tensor:
+        """[rows, width]: the first token, or what this model's head takes in its place."""
+        mask = batch.inputs.get("attention_mask")
+        if batch.layout is not None or mask is None:
+            return hidden[:, 0]
+        if getattr(self.model.config, "classifier_pooling", "cls") == "mean":
+            kept = mask[..., None].to(hidden.dtype)
+            return (hidden * kept).sum(dim=1) / kept.sum(dim=1)
+        if hasattr(self.model, "score"):  # a decoder: its head reads the last token
+            places = torch.arange(mask.shape[1], device=mask.device)
+            return hidden[torch.arange(len(mask), device=mask.device), (mask * places).argmax(dim=1)]
+        return hidden[:, 0]
+
+    def collate(self, tokens: Tokens, rows: Rows) -> Batch:
+        """Rows of a token table as this network likes them best."""
+        if self._packed is None:
+            pad_id = self.model.config.pad_token_id or 0
+            return to_device(pad(tokens, rows, pad_id=pad_id), self.device)
+        packed = pack(tokens, rows)
+        inputs = {"input_ids": packed.input_ids, "position_ids": packed.position_ids + self._packed.shift}
+        if packed.token_type_ids is not None:
+            inputs["token_type_ids"] = packed.token_type_ids
+        tensors = {name: torch.from_numpy(array)[None].to(self.device) for name, array in inputs.items()}
+        labels = None if packed.labels is None else torch.from_numpy(packed.labels).to(self.device)
+        return Batch(tensors, labels, make_layout(packed.cu_seqlens, self.device))
+
+
+def to_device(arrays: Mapping[str, Any], device: torch.device) -> Batch:
+    """A padded batch of arrays or tensors by name; `labels` apart."""
+    tensors = {name: _tensor(value).to(device) for name, value in arrays.items()}
+    labels = tensors.pop("labels", None)
+    return Batch(tensors, labels)
+
+
+def _tensor(value: Any) -> Tensor:
+    """Shares memory with arrays made for this batch; copies what is mapped read-only from disk."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value if value.flags.writeable else value.copy())
+    return torch.as_tensor(value)
+
+
+@dataclass(frozen=True)
+class TokenFeed:
+    """The rows of a token table."""
+
+    tokens: Tokens
+    order: Order
+    network: Network
+    loss: Loss
+
+    def batch(self, rows: Rows) -> Batch:
+        return self.network.collate(self.tokens, rows)
+
+    def weight(self, rows: Rows) -> float:
+        assert self.tokens.labels is not None
+        return self.loss.weight(self.tokens.labels[rows])
+
+    def nothing_to_compare(self, rows: Rows) -> bool:
+        return self.loss.contrastive > 0 and not has_pairs(np.asarray(self.tokens.labels)[rows])

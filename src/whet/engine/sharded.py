@@ -1,0 +1,125 @@
+"""`--shard`: weights, gradients and moments split over all processes, for models that do not fit into one of them.
+
+torch's own fully_shard does the work: a layer's weights are gathered when it computes and let go afterwards, and its
+gradients are summed where the shard of them lives. So every process must make the same passes in the same order,
+also one that has fewer rows: it computes a row that counts for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from whet.distributed.group import Ranks
+from whet.engine.network import Feed, Rows
+from whet.engine.state_tensors import load_model_tensors, model_tensors
+from whet.engine.stepper import Stepper, split
+from whet.utils.device import Hardware
+from whet.utils.safetensors_files import Groups
+
+
+def shard_model(model: Any, hardware: Hardware, ranks: Ranks) -> Any:
+    """The same module, each of its parameters a share of itself."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+
+    mesh = init_device_mesh(hardware.device.type, (ranks.world,))
+    layers = set(getattr(model, "_no_split_modules", None) or ())
+    for module in model.modules():
+        if type(module).__name__ in layers:
+            fully_shard(module, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            # Every process has divided by the weight of all rows already: gradients are summed, not averaged.
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+    return model
+
+
+class ShardedStepper(Stepper):
+    """A step of all processes together; each keeps and updates its share."""
+
+    lockstep = True
+
+    def __init__(self, ranks: Ranks, plain: type, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.ranks, self._plain = ranks, plain
+
+    def __call__(self, step: int, feed: Feed, rows: Rows, share: Rows, rate: float) -> None:
+        with self.ranks.answers(computing=True):
+            super().__call__(step, feed, rows, share, rate)
+
+    def parts(self, rows: Rows, share: Rows, weight: float) -> Sequence[tuple[Rows, float]]:
+        """As many passes as the process with the most rows makes."""
+        wanted = math.ceil(math.ceil(len(rows) / self.ranks.world) / self.micro_rows)
+        own = [(part, weight) for part in split(share, self.micro_rows)]
+        return own + [(rows[:1], math.inf)] * (wanted - len(own))
+
+    def sum_gradients(self, summed: Callable[[Sequence[Tensor]], None], *, computed: bool) -> None:
+        """The backward pass has done it."""
+
+    def clipped(self, limit: float) -> Tensor:
+        return _whole(super().clipped(limit))
+
+    def tensors(self) -> Groups:
+        """Gathered from all processes, one tensor after another; only the main process keeps them."""
+        self._let_go()
+        return {group: self._gathered(tensors) for group, tensors in super().tensors().items()}
+
+    def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Each process takes its share of the whole tensors."""
+        self._let_go()
+        parameters = dict(self.model.named_parameters())
+        model = {name: _share_like(parameters.get(name), tensor) for name, tensor in groups["model"].items()}
+        shares: Groups = {"model": model}
+        if "optimizer" in groups:
+            shares["optimizer"] = {
+                key: _share_like(parameters.get(key.rpartition(":")[0]), tensor) if tensor.dim() else tensor
+                for key, tensor in groups["optimizer"].items()
+            }
+        super().load(shares)
+
+    def finished_model(self) -> Any:
+        """A module in one piece, on the host of the main process; the others have none."""
+        self._let_go()
+        weights = self._gathered(model_tensors(self.model))
+        if not self.ranks.is_main:
+            return None
+        model = self._plain(self.model.config)
+        load_model_tensors(weights, model)
+        return model
+
+    def _let_go(self) -> None:
+        """After a pass without a backward pass some weights are still gathered, and the module holds those."""
+        from torch.distributed.fsdp import FSDPModule
+
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    def _gathered(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        found = {}
+        for name in sorted(tensors):  # the order must be the same everywhere, whatever it was read in
+            with self.ranks.answers():
+                whole = _whole(tensors[name])
+            if self.ranks.is_main:
+                found[name] = whole.cpu()
+        return found
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    gather = getattr(tensor, "full_tensor", None)
+    return tensor if gather is None else gather()
+
+
+def _share_like(like: Any, whole: Tensor) -> Tensor:
+    """This process's share of a tensor that it has in one piece."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if not isinstance(like, DTensor):
+        return whole
+    return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

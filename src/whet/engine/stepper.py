@@ -1,0 +1,190 @@
+"""One optimizer step, in the only correct order: forward, backward, clip, optimizer, schedule, zero.
+
+Nothing here reads a number back from the device: losses are summed there, and a step whose gradients are not finite
+is kept from the weights there too, together with every later one, so the state stays the last good one until the
+next log, evaluation or save looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whet.engine.network import Batch, Feed, Rows
+from whet.engine.state_tensors import load_state_tensors, state_tensors
+from whet.utils.device import Hardware, precision
+from whet.utils.safetensors_files import Groups
+
+LossOf = Callable[[Batch], Tensor]
+"""A batch to the sum of its rows' losses."""
+
+
+@dataclass
+class Window:
+    """What happened since the last log: sums that stay on the device."""
+
+    loss: Tensor
+    grad_norm: Tensor
+    first_bad: Tensor
+    """The first step whose loss or gradients were not finite; -1 while there is none."""
+    steps: int = 0
+    rows: int = 0
+    uncompared: int = 0
+    """Batches in which the contrastive loss had no two rows of one class to compare."""
+
+    @classmethod
+    def empty(cls, device: torch.device) -> Window:
+        zero = torch.zeros((), dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
+        return cls(zero, zero.clone(), torch.full((), -1, dtype=torch.int64, device=device))
+
+    def clear(self) -> None:
+        self.loss.zero_()
+        self.steps = self.rows = self.uncompared = 0
+
+
+@dataclass
+class Stepper:
+    """Turns the rows of a step into a step of the optimizer."""
+
+    lockstep: ClassVar[bool] = False
+    """Whether all processes must make the same passes: then none may try again with fewer rows."""
+
+    model: torch.nn.Module
+    loss_of: LossOf
+    optimizer: torch.optim.Optimizer
+    hardware: Hardware
+    clip: float
+    seed: int
+    micro_rows: int
+    """Most rows in one forward pass; halved when memory runs out."""
+    rank: int = 0
+    synchronized: Callable[[Sequence[Tensor]], None] | None = None
+    """Sums tensors over processes in place, where there are several."""
+    varying: bool = False
+    """Whether a step may use other parameters than the first one did: then processes ask each other every time."""
+    parameters: list[Tensor] = field(init=False)
+    window: Window = field(init=False)
+    _trained: list[Tensor] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.window = Window.empty(self.hardware.device)
+
+    def __call__(self, step: int, feed: Feed, rows: Rows, share: Rows, rate: float) -> None:
+        """Step number `step`, counted from 0, on `rows`; this process computes `share` of them."""
+        weight = feed.weight(rows)
+        seed_step(self.seed, step, self.rank)
+        self.model.train()
+        loss = torch.zeros((), device=self.hardware.device)
+        for micro, (part, divisor) in enumerate(self.parts(rows, share, weight)):
+            loss += self.backward(feed.batch(part), divisor, step=step, micro=micro)
+            self.window.uncompared += feed.nothing_to_compare(part)
+        if self.synchronized is not None:
+            # Every process divided by the weight of all rows: the sum is what one process would have computed.
+            self.sum_gradients(self.synchronized, computed=len(share) > 0)
+            self.synchronized([loss])
+        self._update(step, loss, rate)
+        self.window.steps += 1
+        self.window.rows += len(rows)
+
+    def parts(self, rows: Rows, share: Rows, weight: float) -> Sequence[tuple[Rows, float]]:
+        """The micro-batches of this process, each with what its loss is divided by."""
+        return [(part, weight) for part in split(share, self.micro_rows)]
+
+    def sum_gradients(self, summed: Callable[[Sequence[Tensor]], None], *, computed: bool) -> None:
+        """Gradients over all processes; one that had no row to compute takes part with zeros."""
+        if self._trained is None or self.varying:
+            found = torch.tensor([float(each.grad is not None) for each in self.parameters])
+            found = found.to(self.hardware.device)
+            summed([found])
+            # A parameter that no process uses keeps no gradient: the optimizer passes it over, as it would alone.
+            self._trained = [each for each, used in zip(self.parameters, found.tolist(), strict=True) if used]
+        for kind in sorted({each.dtype for each in self._trained}, key=str):
+            members = [each for each in self._trained if each.dtype == kind]
+            parts = [torch.zeros_like(each) if each.grad is None else each.grad for each in members]
+            flat = torch.cat([part.reshape(-1) for part in parts])
+            summed([flat])
+            pieces = torch.split(flat, [each.numel() for each in members])
+            for each, piece in zip(members, pieces, strict=True):
+                each.grad = piece.view_as(each)
+
+    def backward(self, batch: Batch, weight: float, *, step: int = 0, micro: int = 0) -> Tensor:
+        """Add this micro-batch's gradients to those of the step; its share of the step's loss."""
+        with precision(self.hardware):
+            loss = self.loss_of(batch) / weight
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def prepare(self, feed: Feed, rows: Rows) -> None:
+        """What can be got ready before a step of these rows is taken: here nothing."""
+
+    def rehearse(self, feed: Feed, rows: Rows) -> None:
+        """Forward and backward as a step does them, and nothing else: to see what a step costs."""
+        self.model.train()
+        self.backward(feed.batch(rows), weight=1.0)
+        self.zero()
+
+    def zero(self) -> None:
+        """Forget the gradients of a step that was not finished."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def tensors(self) -> Groups:
+        """Everything that training changes, by name, for a checkpoint."""
+        return state_tensors(self.model, self.optimizer)
+
+    def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """The inverse of `tensors`; weights alone where there is nothing else, which is enough to predict."""
+        load_state_tensors(groups, self.model, self.optimizer)
+
+    def finished_model(self) -> Any:
+        """The module with the current weights, to be written. Asked of every process, for some must gather it."""
+        self.tensors()  # brings the module up to date with what the step computes on
+        return self.model
+
+    def _update(self, step: int, loss: Tensor, rate: float) -> None:
+        norm = self.clipped(self.clip if self.clip > 0 else float("inf"))
+        good = self.note(step, loss, norm)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        if self.hardware.device.type == "cpu":
+            if bool(good):
+                self.optimizer.step()
+        else:
+            # The fused update skips itself on the device when this is 1.
+            self.optimizer.found_inf = (~good).float()  # type: ignore[attr-defined]
+            self.optimizer.step()
+        self.zero()
+
+    def clipped(self, limit: float) -> Tensor:
+        """Gradients no longer than this together; how long they were."""
+        return torch.nn.utils.clip_grad_norm_(self.parameters, limit)
+
+    def note(self, step: int, loss: Tensor, norm: Tensor) -> Tensor:
+        """Add the step to the window; whether it may reach the weights, as a flag on the device."""
+        window = self.window
+        good = torch.isfinite(norm) & torch.isfinite(loss) & (window.first_bad < 0)
+        window.first_bad.copy_(torch.where(good | (window.first_bad >= 0), window.first_bad, step))
+        window.loss += torch.where(good, loss, float("nan")).to(window.loss.dtype)
+        window.grad_norm.copy_(norm)
+        return good
+
+
+def seed_step(seed: int, step: int, rank: int = 0) -> None:
+    """Dropout is a function of (seed, step): there is no generator state to lose or to restore."""
+    torch.manual_seed(step_seed(seed, step, rank))
+
+
+def step_seed(seed: int, step: int, rank: int = 0, micro: int = 0) -> int:
+    """64 bits that differ for every step, process and micro-batch."""
+    mixed = np.random.SeedSequence([seed, step, rank, micro]).generate_state(2, np.uint32)
+    return int(mixed[0]) << 32 | int(mixed[1])
+
+
+def split(rows: Rows, most: int) -> Sequence[Rows]:
+    """Parts of at most so many rows, in order."""
+    return [rows[start : start + most] for start in range(0, len(rows), most)]

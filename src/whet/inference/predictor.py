@@ -1,0 +1,156 @@
+"""A saved model: texts in, labels and probabilities out, in input order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from whet.data.readers.given_texts import given_texts
+from whet.errors import ArtifactError, UsageError
+from whet.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from whet.data.tokens.table import Tokens
+
+Array = np.ndarray[Any, Any]
+CHUNK_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says of one text or pair."""
+
+    label: Any
+    """The label's name; a list of names for several labels a row; a number for regression."""
+    probability: float | None
+    """Of that label; None for regression."""
+    probabilities: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as a dictionary, ready for JSON."""
+        return asdict(self)
+
+
+class Predictor:
+    """A model folder (or a run's) that answers. Rows of like length are computed together, inside."""
+
+    def __init__(
+        self, path: Path | str, *, device: str = "auto", precision: str = "auto", trust_remote_code: bool = False
+    ) -> None:
+        from whet.data.tokens.table import TextTokenizer
+        from whet.engine.dispatch import choose_network
+        from whet.models.pretrained import length_limit, load_saved
+        from whet.utils.device import choose_hardware
+
+        self._made_with = {"device": device, "precision": precision, "trust_remote_code": trust_remote_code}
+        self.path = folder = Path(path)
+        data = RunFolder(folder).data if (folder / "data.json").is_file() else {}
+        trained = data.get("labels")
+        if (folder / "model" / "config.json").is_file():
+            RunFolder(folder).refuse_changed_model()
+            folder = folder / "model"
+        elif (folder / "config.toml").is_file():
+            raise ArtifactError(
+                f"The run {str(folder)!r} has no model yet: it is not finished.", "Run the same command again to go on."
+            )
+        self.columns: dict[str, str | None] = data.get("columns", {})
+        """The training data's own names of text, pair and label; empty where the folder does not say."""
+        self.pairs: bool | None = bool(self.columns.get("pair")) if self.columns else None
+        """Whether it was trained on pairs; None where the folder does not say."""
+        model, self.tokenizer, self.task = load_saved(folder, trust_remote_code)
+        if trained is not None and list(self.task.labels) != trained:
+            raise ArtifactError(
+                f"{str(folder)!r} has the labels {list(self.task.labels)} and its run was trained on {trained}.",
+                "The model was replaced or its configuration changed; train again.",
+            )
+        self.hardware = choose_hardware(device, precision)
+        self.network = choose_network(model, self.hardware)
+        self.max_length = length_limit(self.tokenizer, model.config, data.get("max_length"))
+        self._tokenize = TextTokenizer(self.tokenizer, self.max_length)
+        self._kind = str(model.config.model_type)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies for other processes load the model again from its folder: only the path goes there."""
+        return _loaded, (str(self.path.resolve()), self._made_with)
+
+    def __repr__(self) -> str:
+        names = self.task.labels
+        shown = ", ".join(map(repr, names[:6])) + (f", … ({len(names)})" if len(names) > 6 else "")
+        reads = {True: ", pairs", False: ", single texts", None: ""}[self.pairs]
+        gives = f"labels {shown}" if names else "a number"
+        return f"Predictor({str(self.path)!r}: {self._kind}{reads}, {gives}, on {self.hardware.device.type})"
+
+    @overload
+    def predict(self, texts: str, pairs: str | None = None) -> Prediction: ...
+    @overload
+    def predict(self, texts: Any, pairs: Any = None) -> list[Prediction]: ...
+    def predict(self, texts: Any, pairs: Any = None) -> Prediction | list[Prediction]:
+        """One prediction for one text, a list of them for several, in input order.
+
+        `texts` may be a text, a list, an array or a Series of texts, with `pairs` beside them or a sequence of
+        (text, pair); or a table that has the columns of the training data: a DataFrame, a Dataset, an Arrow table,
+        a dict of columns, a list of dicts.
+        """
+        given = given_texts(texts, pairs, trained=self.columns)
+        if self.pairs is not None and given.first and self.pairs != (given.second is not None):
+            was, lacks = ("pairs", "no second text") if self.pairs else ("single texts", "a second text")
+            raise UsageError(f"The model was trained on {was}, and was given {lacks}.", "Give what it was trained on.")
+        answers = list(self.explain(self.logits(given.first, given.second)))
+        return answers[0] if given.single else answers
+
+    def predict_table(self, table: Any) -> Any:
+        """The same kind of table with what the model says behind its columns: label, probability, and one a label.
+
+        A column that the table has already keeps its name and content; the new one is called `predicted`.
+        """
+        from whet.data.answer_columns import with_answers
+
+        return with_answers(table, self.predict(table))
+
+    def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Array:
+        """float32 [rows, outputs]. The next rows are tokenized while the model computes these."""
+        from whet.engine.logits import compute_logits, tokens_a_batch
+        from whet.utils.background import Beside
+
+        starts = range(0, max(1, len(texts)), CHUNK_ROWS)
+        budget = tokens_a_batch(self.hardware.device)
+        parts = []
+        with Beside("whet-ahead") as ahead:
+            pending = ahead.submit(self._tokens, texts, pairs, 0)
+            for start in starts:
+                tokens = pending.result()
+                pending = ahead.submit(self._tokens, texts, pairs, start + CHUNK_ROWS)
+                parts.append(
+                    compute_logits(self.network, tokens, self.hardware, batch_rows=CHUNK_ROWS, batch_tokens=budget)
+                )
+        return np.concatenate(parts)
+
+    def _tokens(self, texts: Sequence[str], pairs: Sequence[str] | None, start: int) -> Tokens:
+        end = start + CHUNK_ROWS
+        return self._tokenize(texts[start:end], None if pairs is None else pairs[start:end])
+
+    def explain(self, logits: Array) -> Iterator[Prediction]:
+        """Logits as label names and probabilities."""
+        from whet.metrics.scores import predicted, probabilities
+
+        kind, labels = self.task.kind, self.task.labels
+        answers, likely = np.asarray(predicted(kind, logits)), np.asarray(probabilities(kind, logits))
+        for answer, row in zip(answers, likely, strict=True):
+            if kind == "regression":
+                yield Prediction(float(np.ravel(answer)[0]), None, {})
+                continue
+            named = {label: float(value) for label, value in zip(labels, row, strict=True)}
+            if kind == "multilabel":
+                chosen = [label for label, on in zip(labels, answer, strict=True) if on]
+                yield Prediction(chosen, max((named[label] for label in chosen), default=None), named)
+            else:
+                label = labels[int(answer)]
+                yield Prediction(label, named[label], named)
+
+
+def _loaded(path: str, settings: dict[str, Any]) -> Predictor:
+    return Predictor(path, **settings)

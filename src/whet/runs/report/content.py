@@ -1,0 +1,394 @@
+"""What a report says, as data: written once, shown as HTML and as Markdown.
+
+Every part is made by itself from the run folder. A run that was interrupted, has no test rows or was copied
+without its predictions gets the parts that can be made; nothing here may keep a finished run from ending well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from whet.records import End, Evaluation, Finding, Record
+from whet.runs.curves import Curves, curves
+from whet.runs.folder import RunFolder
+from whet.runs.label_words import facts_of
+from whet.runs.progress import duration
+from whet.runs.report.charts import Chart, charts_of, reliability_chart, scatter_chart
+from whet.runs.report.mistakes import (
+    Answers,
+    ClassScore,
+    Confusion,
+    Example,
+    class_scores,
+    confusion_of,
+    confusion_recorded,
+    most_wrong,
+    read_answers,
+    worst_recorded,
+)
+from whet.runs.report.scores import Scores, scores_of
+from whet.runs.verdict.judge import Verdict, verdict_of
+
+T = TypeVar("T")
+FEW_LABELS = 40
+SHOWN_LABELS = 20
+"""Of more labels than a table is read for, so many are shown, and the others on demand."""
+
+STATES = {
+    "finished": ("finished", "good"),
+    "patience": ("stopped early", "good"),
+    "deadline": ("out of time, resumable", "warn"),
+    "interrupted": ("interrupted, resumable", "warn"),
+    "diverged": ("diverged", "bad"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    name: str
+    value: str
+    default: str
+    changed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truncated:
+    """What the longest input cost one split."""
+
+    split: str
+    rows: int
+    tokens: int
+    first: int
+    second: int
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A finding of the audit."""
+
+    severity: str
+    tone: str
+    message: str
+    advice: str
+    where: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataPart:
+    """Where the rows came from and what was found in them."""
+
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    label_shares: list[tuple[str, list[tuple[str, float]]]] = field(default_factory=list)
+    truncation: list[Truncated] = field(default_factory=list)
+    findings: list[Found] = field(default_factory=list)
+    max_length: int | None = None
+    has_pairs: bool = False
+
+    @property
+    def share_splits(self) -> list[str]:
+        return [split for split, _ in self.label_shares]
+
+    @property
+    def share_rows(self) -> list[tuple[str, list[float]]]:
+        """A row a label, with its share in each split."""
+        names = [name for name, _ in self.label_shares[0][1]] if self.label_shares else []
+        return [(name, [shares[place][1] for _, shares in self.label_shares]) for place, name in enumerate(names)]
+
+    @property
+    def commonest(self) -> list[tuple[str, list[float]]]:
+        """The same; of many labels those with the largest share in the first split."""
+        rows = self.share_rows
+        return rows if len(rows) <= FEW_LABELS else sorted(rows, key=lambda row: -row[1][0])[:SHOWN_LABELS]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """One run, for people."""
+
+    name: str
+    state: str
+    tone: str
+    began: str
+    summary: str
+    scores: Scores
+    charts: list[Chart]
+    verdict: Verdict | None
+    saved: str
+    findings: list[str]
+    confusion: Confusion | None
+    classes: list[ClassScore]
+    examined: str
+    """The split that confusion, classes, calibration and worst rows are of."""
+    calibration: Chart | None
+    calibration_words: str
+    scatter: Chart | None
+    worst: list[Example]
+    data: DataPart
+    settings: list[Setting]
+    environment: list[tuple[str, str]]
+    snippet: str
+    notes: list[str]
+    """Parts that could not be made, and why."""
+
+    @property
+    def few_labels(self) -> bool:
+        """Whether a table of all labels can be read."""
+        return len(self.classes) <= FEW_LABELS
+
+    @property
+    def weakest(self) -> list[ClassScore]:
+        """All labels; of many those with the lowest F1 among the ones that have rows."""
+        if self.few_labels:
+            return self.classes
+        return sorted((each for each in self.classes if each.rows), key=lambda each: each.f1)[:SHOWN_LABELS]
+
+
+def read_report(folder: RunFolder) -> Report:
+    """Everything a report says about this run."""
+    return _Reader(folder).report()
+
+
+class _Reader:
+    """Makes the parts one by one; a part that fails becomes a note, never an error."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.notes: list[str] = []
+        self.records: list[Record] = self.part("records", folder.records, [])
+        self.curves: Curves = self.part("curves", lambda: curves(self.records), Curves())
+        start = self.curves.start
+        self.task = start.task if start else ""
+        self.names = list(start.labels) if start else []
+        self.answers: dict[str, Answers] = self.part("predictions", self._answers, {})
+
+    def part(self, name: str, make: Callable[[], T], otherwise: T) -> T:
+        try:
+            return make()
+        except Exception as error:  # a report is the last thing a run does: it must not undo the rest
+            self.notes.append(f"{name}: {error or type(error).__name__}")
+            return otherwise
+
+    def report(self) -> Report:
+        state, tone = self._state()
+        scores = self.part("scores", lambda: scores_of(self.curves, self.records, self.answers), Scores())
+        examined = self.answers.get("validation") or self.answers.get("test")
+        last = self._last_evaluation()
+        return Report(
+            name=self.folder.path.resolve().name,
+            state=state,
+            tone=tone,
+            began=self.curves.start.time if self.curves.start else "",
+            summary=self.part("summary", lambda: self._summary(scores), ""),
+            scores=scores,
+            charts=self.part("charts", lambda: charts_of(self.curves), []),
+            verdict=self.part("verdict", lambda: verdict_of(self.records), None) if self.records else None,
+            saved=self.part("early stopping", self._saved, ""),
+            findings=[r.sentence for r in self.records if isinstance(r, Finding) and r.about != "verdict"],
+            confusion=self.part("confusion", lambda: self._confusion(examined, last), None),
+            classes=self.part("classes", lambda: self._classes(examined), []),
+            examined=examined.split if examined else (last.split if last else ""),
+            calibration=self.part("calibration", lambda: self._calibration(examined), None),
+            calibration_words=self.part("calibration", lambda: self._calibration_words(examined), ""),
+            scatter=self.part("scatter", lambda: self._scatter(examined), None),
+            worst=self.part("worst rows", lambda: self._worst(examined, last), []),
+            data=self.part("data", self._data, DataPart()),
+            settings=self.part("settings", self._settings, []),
+            environment=self.part("environment", self._environment, []),
+            snippet=self.part("snippet", self._snippet, ""),
+            notes=self.notes,
+        )
+
+    def _answers(self) -> dict[str, Answers]:
+        found = {split: read_answers(self.folder, split, self.task, self.names) for split in ("validation", "test")}
+        return {split: answers for split, answers in found.items() if answers is not None}
+
+    def _state(self) -> tuple[str, str]:
+        end = self.curves.end
+        if end is None:
+            return "running, or cut off", "warn"
+        return STATES.get(end.reason, (end.reason, "warn"))
+
+    def _last_evaluation(self) -> Evaluation | None:
+        """The best evaluation, whose weights are kept; the last one where none is marked."""
+        judged = [r for r in self.records if isinstance(r, Evaluation) and r.split == self.curves.split]
+        return next((r for r in reversed(judged) if r.best), judged[-1] if judged else None)
+
+    def _summary(self, scores: Scores) -> str:
+        start, end = self.curves.start, self.curves.end
+        if start is None:
+            return "Nothing was recorded yet."
+        rows, steps = start.rows.get("train", 0), self._steps()
+        model = self.part("settings", lambda: self.folder.config.model.model, "")
+        seconds = end.seconds if end else self._seconds()
+        done = f"{steps:,} of {start.total_steps:,} steps" if steps < start.total_steps else f"{steps:,} steps"
+        sentence = f"{model or 'The model'} saw {rows:,} training rows in {done} ({duration(seconds)})"
+        if scores.main is None:
+            return f"{sentence}; it was not evaluated yet."
+        reached = " and ".join(f"{each.value} on {each.rows:,} {each.split} rows" for each in scores.mains)
+        return f"{sentence} and reached {scores.main.words} {reached}."
+
+    def _steps(self) -> int:
+        return max((record.step for record in self.records), default=0)
+
+    def _seconds(self) -> float:
+        from whet.runs.progress import progress
+
+        return progress(self.records).seconds
+
+    def _saved(self) -> str:
+        """What early stopping spared, in steps and time."""
+        start, end = self.curves.start, self.curves.end
+        if start is None or not isinstance(end, End) or end.reason != "patience":
+            return ""
+        left = start.total_steps - end.step
+        time = duration(end.seconds / max(1, end.step) * left)
+        return (
+            f"Stopped early at step {end.step:,} of {start.total_steps:,}: no evaluation was better than step "
+            f"{end.best_step:,}. That saved {left:,} steps, about {time}."
+        )
+
+    def _confusion(self, examined: Answers | None, last: Evaluation | None) -> Confusion | None:
+        if self.task not in ("binary", "multiclass"):
+            return None
+        if examined is not None:
+            return confusion_of(examined)
+        return confusion_recorded(last, self.names) if last is not None and last.confusion else None
+
+    def _classes(self, examined: Answers | None) -> list[ClassScore]:
+        return class_scores(examined) if examined is not None and self.task != "regression" else []
+
+    def _calibration(self, examined: Answers | None) -> Chart | None:
+        from whet.metrics.calibration import reliability
+
+        if examined is None or self.task == "regression":
+            return None
+        return reliability_chart(reliability(self.task, examined.logits, examined.labels))
+
+    def _calibration_words(self, examined: Answers | None) -> str:
+        from whet.metrics.calibration import divisor_in_words, expected_calibration_error, fit_temperature
+
+        if examined is None or self.task == "regression":
+            return ""
+        error = expected_calibration_error(self.task, examined.logits, examined.labels)
+        temperature = fit_temperature(self.task, examined.logits, examined.labels)
+        tends = "too sure of itself" if temperature > 1.05 else "too modest" if temperature < 0.95 else "about right"
+        return (
+            f"Confidence and accuracy are {100 * error:.1f} points apart on average (expected calibration error): "
+            f"the model is {tends}. Dividing its logits by {divisor_in_words(temperature)} fits these rows best."
+        )
+
+    def _scatter(self, examined: Answers | None) -> Chart | None:
+        if examined is None or self.task != "regression":
+            return None
+        return scatter_chart(examined.labels.tolist(), examined.said.reshape(-1).tolist())
+
+    def _worst(self, examined: Answers | None, last: Evaluation | None) -> list[Example]:
+        if examined is not None:
+            return most_wrong(examined)
+        return worst_recorded(last) if last is not None else []
+
+    def _data(self) -> DataPart:
+        data, start = self.folder.data, self.curves.start
+        columns = data.get("columns", {})
+        origin = {key: value for key, value in data.get("origin", {}).items() if value and key != "rows"}
+        facts = [(str(key).replace("_", " "), in_words(value)) for key, value in origin.items()]
+        facts += [(f"{key} column", str(name)) for key, name in columns.items() if name]
+        rows = data.get("rows") or (start.rows if start else {})
+        facts += [("rows", ", ".join(f"{split} {count:,}" for split, count in rows.items()))]
+        facts += facts_of(data.get("audit", {}).get("splits", {}).get("train", {}))
+        if data.get("fingerprint"):
+            facts.append(("fingerprint", str(data["fingerprint"])))
+        shares = []
+        if start is not None:
+            shares = [(name, list(zip(start.labels, own, strict=False))) for name, own in start.prior.items() if own]
+        return DataPart(
+            facts=facts,
+            label_shares=shares,
+            truncation=[
+                _truncated(split, cut, rows.get(split, 0)) for split, cut in data.get("truncation", {}).items()
+            ],
+            findings=[_found(each) for each in data.get("audit", {}).get("findings", [])],
+            max_length=data.get("max_length"),
+            has_pairs=bool(columns.get("pair")),
+        )
+
+    def _settings(self) -> list[Setting]:
+        from whet.config import Config
+
+        defaults = Config().flat()
+        found = [
+            Setting(name=name, value=plain(value), default=plain(defaults[name]), changed=value != defaults[name])
+            for name, value in self.folder.config.flat().items()
+        ]
+        return sorted(found, key=lambda each: not each.changed)
+
+    def _environment(self) -> list[tuple[str, str]]:
+        flat: list[tuple[str, str]] = []
+        for key, value in self.folder.environment.items():
+            if isinstance(value, dict):
+                flat += [(str(name), plain(inner)) for name, inner in value.items()]
+            else:
+                flat.append((str(key).replace("_", " "), plain(value)))
+        return flat
+
+    def _snippet(self) -> str:
+        if not self.folder.model.is_dir():
+            return ""
+        pair = self.folder.data.get("columns", {}).get("pair")
+        arguments = '"A text.", "Another one."' if pair else '"A text."'
+        return f"import whet\n\nmodel = whet.load({str(self.folder.path)!r})\nprint(model.predict({arguments}))"
+
+
+def _truncated(split: str, cut: dict[str, Any], rows: int) -> Truncated:
+    return Truncated(
+        split=split,
+        rows=int(cut.get("rows", 0)),
+        tokens=int(cut.get("tokens", 0)),
+        first=int(cut.get("first_tokens", 0)),
+        second=int(cut.get("second_tokens", 0)),
+        share=int(cut.get("rows", 0)) / max(1, rows),
+    )
+
+
+def _found(finding: dict[str, Any]) -> Found:
+    severity = str(finding.get("severity", ""))
+    rows: dict[str, list[str]] = {}
+    for place in finding.get("rows", []):
+        rows.setdefault(str(place["split"]), []).append(str(place["row"]))
+    return Found(
+        severity=severity,
+        tone={"error": "bad", "warning": "warn"}.get(severity, ""),
+        message=str(finding.get("message", "")),
+        advice=str(finding.get("advice", "")),
+        where="; ".join(f"{split} rows {', '.join(numbers)}" for split, numbers in rows.items()),
+    )
+
+
+def in_words(value: Any) -> str:
+    """A nested fact without the brackets: `train.csv (split train, rows 900)`."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {in_words(inner)}" for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return "; ".join(in_words(each) for each in value)
+    return plain(value)
+
+
+def plain(value: Any) -> str:
+    """A setting or a fact as one short text."""
+    if value is None or value == "" or value == () or value == []:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}" if math.isfinite(value) else str(value)
+    if isinstance(value, list | tuple) and all(isinstance(each, str | int | float) for each in value):
+        return ", ".join(map(str, value))
+    if dataclasses.is_dataclass(value) or isinstance(value, dict | list | tuple):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)

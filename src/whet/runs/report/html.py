@@ -1,0 +1,182 @@
+"""The report of a run: one HTML file that opens from disk, and the same as Markdown with SVG plots.
+
+    write_report(RunFolder.open("runs/mrpc-001"))            # runs/mrpc-001/report.html
+    write_markdown(RunFolder.open("runs/mrpc-001"))          # report.md and report_files/*.svg
+
+Nothing is fetched and nothing runs but the script inside, which a content security policy names by its hash.
+Text from data, labels and names is escaped by the templates, never by hand.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from whet.errors import EnvironmentFault
+from whet.runs.folder import RunFolder
+from whet.runs.report.charts import Chart
+from whet.runs.report.content import Report, read_report
+from whet.runs.report.svg import render
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+def write_report(folder: RunFolder, path: Path | None = None) -> Path:
+    """Write report.html into the run folder (or to `path`) and return where it is."""
+    target = path or folder.path / "report.html"
+    write_whole(target, render_html(read_report(folder)))
+    return target
+
+
+def write_markdown(folder: RunFolder, path: Path | None = None) -> Path:
+    """Write report.md, its plots beside it in a folder named after it."""
+    target = path or folder.path / "report.md"
+    report = read_report(folder)
+    plots = target.with_name(f"{target.stem}_files")
+    drawn = [chart for chart in (*report.charts, report.calibration, report.scatter) if chart is not None]
+    try:
+        plots.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(plots, error) from None
+    for chart in drawn:
+        write_whole(plots / f"{chart.id}.svg", _drawn(chart, standalone=True))
+    write_whole(target, render_markdown(report, plots.name))
+    return target
+
+
+def render_html(report: Report) -> str:
+    """The whole file as text."""
+    charts = [chart for chart in (*report.charts, report.calibration, report.scatter) if chart is not None]
+    return render_page("report.html.jinja", charts, ("report.css",), report=report)
+
+
+def render_page(template: str, charts: Sequence[Chart], styles: Sequence[str], **content: Any) -> str:
+    """A page that carries its styles, its scripts and the data of its charts."""
+    from markupsafe import Markup
+
+    style = "\n".join(asset(name) for name in ("base.css", *styles))
+    script = "\n".join(asset(name) for name in ("scales.js", "chart.js", "report.js"))
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return (
+        _html()
+        .get_template(template)
+        .render(
+            style=Markup(style),
+            script=Markup(script),
+            policy=policy,
+            charts=charts,
+            chart_data=Markup(as_data([chart.as_dict() for chart in charts])),
+            **content,
+        )
+    )
+
+
+def render_markdown(report: Report, plots: str) -> str:
+    """The same content for a pull request."""
+    text = _markdown().get_template("report.md.jinja").render(report=report, plots=plots)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def as_data(content: Any) -> str:
+    """JSON that can stand inside a script element, whatever the texts in it say."""
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
+
+
+def asset(name: str) -> str:
+    """A style sheet or script that comes with whet."""
+    return (files("whet.runs.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Whole or not at all: someone may have the old report open."""
+    scratch = path.with_name(f".{path.name}.tmp")
+    try:
+        # Lone surrogates cannot be written as UTF-8; a text from data must not cost the report.
+        scratch.write_bytes(text.encode("utf-8", errors="replace"))
+        os.replace(scratch, path)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def in_percent(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
+@cache
+def _html() -> Environment:
+    return _environment(autoescape=True)
+
+
+@cache
+def _markdown() -> Environment:
+    # Everything that a template prints passes through here; only what is marked as safe stays as it is.
+    return _environment(autoescape=False, finalize=_markdown_text)
+
+
+def _environment(**options: Any) -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    made = Environment(
+        loader=PackageLoader("whet.runs.report"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        **options,
+    )
+    made.filters["percent"] = in_percent
+    made.filters["drawn"] = lambda chart: Markup(_drawn(chart))
+    made.filters["raw"] = Markup
+    return made
+
+
+def _markdown_text(value: Any) -> Any:
+    from markupsafe import Markup
+
+    return value if isinstance(value, Markup) else markdown_escaped(str(value))
+
+
+def markdown_escaped(text: str) -> str:
+    """Text that Markdown shows as it is: no markup, no HTML, no mention of anyone, one line."""
+    one_line = " ".join(text.split())
+    entities = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;", "#": "&#35;", "|": "&#124;"}
+    return "".join(entities.get(char) or (f"\\{char}" if char in "\\`*_[]()~$!{}" else char) for char in one_line)
+
+
+def _drawn(chart: Chart, standalone: bool = False) -> str:
+    width, height = (400, 340) if chart.square else (640, 280)
+    return render(chart, width, height, standalone=standalone)
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _unwritable(path: Path, error: OSError) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"Cannot write {str(path)!r}: {error.strerror or error}.", "Choose another place with -o, or make room there."
+    )
+
+
+def write_report_quietly(folder: RunFolder, say: Callable[[str], None]) -> None:
+    """The report is for people to look at; a run is never lost for it."""
+    try:
+        write_report(folder)
+    except Exception as error:
+        say(f"The report could not be written: {str(error).splitlines()[0] if str(error) else type(error).__name__}")

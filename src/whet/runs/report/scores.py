@@ -1,0 +1,183 @@
+"""Scores for people: each with the interval that its rows allow, beside what a constant answer reaches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from whet.errors import some_of
+from whet.metrics.intervals import PROPORTIONS, Interval, absent_classes, score_intervals, smallest_visible, wilson
+from whet.metrics.scores import FROM_MARGINS, TASK_METRICS, higher_is_better, metric_named
+from whet.records import Evaluation, Record, Start
+from whet.runs.curves import Curves
+from whet.runs.report.charts import is_share, metric_words
+from whet.runs.report.mistakes import Answers, Array
+from whet.runs.score_words import IN_LABEL_UNITS, always_giving, metric_of, number
+
+MANY_ROWS = 5000
+"""Above this the bootstrap draws fewer times: the interval is narrow, and a report should not keep anyone waiting."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """One metric on one split, ready to print."""
+
+    metric: str
+    words: str
+    split: str
+    value: str
+    interval: str
+    """`76.8% to 84.4%`, or empty where none can be given."""
+    majority: str
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    main: Score | None = None
+    table: list[Score] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    """What the numbers mean: against the constant answer, and against luck."""
+
+    @property
+    def splits(self) -> list[str]:
+        return list(dict.fromkeys(each.split for each in self.table))
+
+    @property
+    def mains(self) -> list[Score]:
+        """The main metric on every split that has it."""
+        return [each for each in self.table if self.main is not None and each.metric == self.main.metric]
+
+    def rows(self) -> list[list[Score | None]]:
+        """A row a metric, a column a split."""
+        metrics = dict.fromkeys(each.metric for each in self.table)
+        found = {(each.metric, each.split): each for each in self.table}
+        return [[found.get((metric, split)) for split in self.splits] for metric in metrics]
+
+
+def scores_of(curves: Curves, records: Sequence[Record], answers: Mapping[str, Answers]) -> Scores:
+    """Every metric of the saved model; from the predictions where there are any, else as recorded."""
+    start = curves.start
+    if start is None:
+        return Scores()
+    table: list[Score] = []
+    intervals: dict[str, Interval] = {}
+    for split in ("validation", "test"):
+        found = _intervals(answers[split]) if split in answers else _recorded(records, split)
+        constants = _constant(start.majority, answers.get(split), split)
+        if start.metric in found and not intervals:
+            intervals = found
+        order = sorted(found, key=lambda name: name != start.metric)
+        table += [_score(name, split, found[name], constants.get(name), start) for name in order]
+    main = next((each for each in table if each.metric == start.metric), None)
+    remarks = _remarks(start, intervals.get(start.metric), main)
+    remarks += [line for split, given in answers.items() if (line := _unmeasured(given, split))]
+    return Scores(main=main, table=table, remarks=remarks)
+
+
+def shown(metric: str, value: float) -> str:
+    """A score as people write it: shares in percent, others with three decimals."""
+    if not math.isfinite(value):
+        return "not finite"
+    if metric in IN_LABEL_UNITS:
+        return number(value)
+    return f"{100 * value:.1f}%" if is_share(metric) else f"{value:.3f}"
+
+
+def _intervals(answers: Answers) -> dict[str, Interval]:
+    resamples = 1000 if len(answers) <= MANY_ROWS else 200
+    return score_intervals(answers.task, answers.logits, answers.labels, resamples=resamples)
+
+
+def _recorded(records: Sequence[Record], split: str) -> dict[str, Interval]:
+    """Scores without predictions: only a proportion has an interval then."""
+    judged = [record for record in records if isinstance(record, Evaluation) and record.split == split]
+    if not judged:
+        return {}
+    best = next((record for record in reversed(judged) if record.best), judged[-1])
+    return {
+        name: wilson(round(value * best.rows), best.rows)
+        if name in PROPORTIONS and best.rows and 0 <= value <= 1
+        else Interval(value, math.nan, math.nan, best.rows)
+        for name, value in best.metrics.items()
+    }
+
+
+def _constant(majority: Mapping[str, Any], answers: Answers | None, split: str) -> dict[str, float]:
+    """What the constant answer scores on a split; the record has it for validation only."""
+    if split == "validation":
+        return {name: float(value) for name, value in majority.items() if _is_number(value) and name != "value"}
+    if answers is None or "label" not in majority:
+        return {}
+    answer = _always(majority["label"], answers)
+    names = [name for name in TASK_METRICS[answers.task] if name not in FROM_MARGINS]
+    return {name: metric_named(name)(answers.labels, answer) for name in names}
+
+
+def _always(label: Any, answers: Answers) -> Array:
+    """The constant answer on as many rows as there are."""
+    if answers.task == "regression":
+        return np.full(len(answers), float(label))
+    if answers.task == "multilabel":
+        return np.tile([float(name in label) for name in answers.names], (len(answers), 1))
+    return np.full(len(answers), answers.names.index(label))
+
+
+def _score(name: str, split: str, found: Interval, constant: float | None, start: Start) -> Score:
+    # A bootstrap of rows that are all right knows no other; an interval of no width would claim to be certain.
+    known = math.isfinite(found.low) and math.isfinite(found.high) and found.low < found.high
+    return Score(
+        metric=name,
+        words=metric_of(name, start.task, start.labels).replace(name, metric_words(name), 1),
+        split=split,
+        value=shown(name, found.value),
+        interval=f"{shown(name, found.low)} to {shown(name, found.high)}" if known else "",
+        majority=shown(name, constant) if constant is not None else "",
+        rows=found.n,
+    )
+
+
+def _remarks(start: Start, found: Interval | None, main: Score | None) -> list[str]:
+    if found is None or main is None:
+        return []
+    metric, majority, remarks = start.metric, start.majority, []
+    constant = majority.get(metric)
+    if constant is not None and _is_number(constant):
+        remarks.append(
+            _against_constant(metric, float(constant), always_giving(start.task, majority.get("label")), found)
+        )
+    if metric == "accuracy" and found.n:
+        points = smallest_visible(found.n, found.value)
+        remarks.append(
+            f"With {found.n:,} rows, differences between two models under about {points:.1f} points are noise."
+        )
+    return remarks
+
+
+def _unmeasured(answers: Answers, split: str) -> str:
+    """Names the labels that no row of the split has: its averages go over the others."""
+    names = [answers.names[index] for index in absent_classes(answers.task, answers.labels, len(answers.names))]
+    if not names:
+        return ""
+    return f"Not measured, for no {split} row has them: {some_of(names)}."
+
+
+def _against_constant(metric: str, constant: float, answer: str, found: Interval) -> str:
+    reached = f"({shown(metric, constant)})"
+    lower = higher_is_better(metric)
+    edge = found.low if lower else found.high
+    if not math.isfinite(edge):
+        edge = found.value
+    if (edge <= constant) if lower else (edge >= constant):
+        return f"No better than {answer} {reached}, as far as {found.n:,} rows can tell."
+    if not is_share(metric):
+        return f"Better than {answer} {reached}."
+    return f"{100 * abs(found.value - constant):.1f} points better than {answer} {reached}."
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

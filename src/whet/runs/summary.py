@@ -1,0 +1,74 @@
+"""The runs under a folder, each in one line: what `whet runs` shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from whet.errors import WhetError
+from whet.records import Evaluation
+from whet.runs.curves import curves, sparkline
+from whet.runs.folder import CONFIG, RECORDS, RunFolder
+from whet.runs.progress import progress
+from whet.runs.verdict.judge import verdict_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A run in short."""
+
+    name: str
+    path: str
+    state: str
+    """`finished`, `patience`, `interrupted`, …; `running or killed` without an end; `damaged`."""
+    share: float
+    """How much of the planned steps was done."""
+    metric: str = ""
+    score: float | None = None
+    verdict: str = ""
+    seconds: float = 0.0
+    spark: str = ""
+    """The evaluation loss, start to end."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+
+def list_runs(root: Path, spark_width: int = 10) -> list[Line]:
+    """Every run folder directly under a folder (or the folder itself), oldest first."""
+    candidates = [root] if _is_run(root) else sorted(root.iterdir()) if root.is_dir() else []
+    found = [path for path in candidates if _is_run(path)]
+    return [_line(path, spark_width) for path in sorted(found, key=_began)]
+
+
+def _is_run(path: Path) -> bool:
+    return path.is_dir() and ((path / RECORDS).is_file() or (path / CONFIG).is_file())
+
+
+def _began(path: Path) -> tuple[float, str]:
+    """When the run was set up: its settings are written once, at the start."""
+    first = path / CONFIG if (path / CONFIG).is_file() else path / RECORDS
+    return first.stat().st_mtime, path.name
+
+
+def _line(path: Path, spark_width: int) -> Line:
+    try:
+        records = RunFolder.open(path).records()
+    except WhetError:
+        return Line(name=path.resolve().name, path=str(path), state="damaged", share=0.0)
+    seen, now = curves(records), progress(records)
+    evaluations = [r for r in records if isinstance(r, Evaluation) and r.split == seen.split]
+    best = next((r for r in reversed(evaluations) if r.best), evaluations[-1] if evaluations else None)
+    metric = seen.start.metric if seen.start else ""
+    return Line(
+        name=path.resolve().name,
+        path=str(path),
+        state=now.ended or "running or killed",
+        share=now.share,
+        metric=metric,
+        score=best.metrics.get(metric) if best else None,
+        verdict=verdict_of(records).verdict,
+        seconds=seen.end.seconds if seen.end else now.seconds,
+        spark=sparkline(seen.evaluation.values, spark_width),
+    )

@@ -1,0 +1,299 @@
+"""What the rules of the verdict look at: a curve, and the few numbers that describe it.
+
+Losses are divided by L0, the loss of knowing the label shares and nothing else: 1.0 is "has learnt nothing
+yet", whatever the number of classes and however uneven they are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Observed:
+    """The series that are judged, one value an evaluation, and what must be known to read them."""
+
+    steps: NDArray[np.int64]
+    evaluation: Floats
+    """Loss on the evaluation split."""
+    training: Floats | None = None
+    """Loss on training rows: the fixed probe where there is one."""
+    score: Floats | None = None
+    """The main metric; its sign is changed where lower is better, so that more is always better here."""
+    chance: float
+    """L0 of the evaluation split."""
+    chance_training: float | None = None
+    """L0 of the training split, where it is known."""
+    blind: str = "knowing only the label shares"
+    """What has the loss `chance`, in words."""
+    majority: float | None = None
+    """The score of always giving the commonest answer."""
+    constant: str = "commonest answer"
+    """What that answer is called."""
+    rows: int = 0
+    """Evaluation rows: they say how much a score wobbles."""
+    metric: str = "metric"
+    higher_is_better: bool = True
+    answer: str = "always giving the commonest answer"
+    """What a constant answer would be, for people."""
+    beaten: bool = False
+    """Whether another metric than the main one is known to beat the commonest answer."""
+    overlap: float = 0.0
+    """Share of evaluation rows that also stand in the training split."""
+    unknown: float = 0.0
+    """Share of the tokens that stand for text the model's tokenizer does not know."""
+    probe: bool = True
+    """False where `training` is the running loss, with dropout on and behind the times."""
+    learning_rate: float | None = None
+    epochs: float | None = None
+    batch_size: int | None = None
+    broke: int | None = None
+    """The step at which training met a loss that is not finite."""
+    assumed: tuple[str, ...] = ()
+    """What had to be guessed to judge at all."""
+
+
+class Signs:
+    """Numbers of one curve, each computed when a rule first asks for it."""
+
+    def __init__(self, seen: Observed) -> None:
+        self.seen = seen
+        self.count = len(seen.steps)
+        self.e = seen.evaluation / seen.chance
+        # Where nothing is known of the training rows the evaluation loss stands in; rules that compare ask.
+        self.has_training = seen.training is not None
+        self.t = self.e if seen.training is None else seen.training / (seen.chance_training or seen.chance)
+
+    @cached_property
+    def finite(self) -> bool:
+        whole = np.all(np.isfinite(self.e)) and np.all(np.isfinite(self.t))
+        return bool(whole) and self.seen.broke is None
+
+    @cached_property
+    def best(self) -> int:
+        """Where the evaluation loss was smallest."""
+        return int(np.argmin(self.e))
+
+    @cached_property
+    def lowest_e(self) -> float:
+        """The smallest evaluation loss, less what the luckiest of many noisy evaluations owes to luck."""
+        luck = self.noise * math.sqrt(2 * math.log(max(self.count, 2))) / 2
+        return float(self.e[self.best]) + luck
+
+    @cached_property
+    def calm_t(self) -> Floats:
+        """The training loss without single jumps."""
+        return medians_of_three(self.t)
+
+    @cached_property
+    def tail_t(self) -> float:
+        return float(np.median(self.t[self._tail]))
+
+    @cached_property
+    def tail_e(self) -> float:
+        return float(np.median(self.e[self._tail]))
+
+    @cached_property
+    def volatility(self) -> float:
+        """How far an evaluation lies from its neighbours; about the standard deviation of the noise."""
+        return jitter(self.e)
+
+    @cached_property
+    def turns(self) -> int:
+        """How often the evaluation loss changes between falling and rising."""
+        signs = np.sign(np.diff(self.e))
+        return int(np.sum(signs[1:] != signs[:-1]))
+
+    @cached_property
+    def noise(self) -> float:
+        """The volatility, unless the curve falls, turns once and rises: on few evaluations a bend looks like noise."""
+        return self.volatility if self.turns > 1 else 0.0
+
+    @cached_property
+    def wobble(self) -> float:
+        """What the median of a third of the evaluations owes to noise; nothing on a smooth curve."""
+        return self.volatility / math.sqrt(max(self.count / 3, 1))
+
+    @cached_property
+    def flips(self) -> float:
+        """The share of turns between up and down."""
+        return self.turns / (self.count - 2) if self.count > 2 else 0.0
+
+    @cached_property
+    def leap(self) -> float:
+        """The largest rise of the evaluation loss from one evaluation to the next."""
+        return float(np.max(np.diff(self.e), initial=0))
+
+    @cached_property
+    def order(self) -> float:
+        """-1 for always falling, 1 for always rising. A running training loss is too restless to have a say."""
+        return rank_correlation((self.e + self.t) / 2 if self.seen.probe else self.e)
+
+    @cached_property
+    def error(self) -> float:
+        """The standard error of the score of always giving the commonest answer."""
+        majority, rows = self.seen.majority, max(self.seen.rows, 1)
+        if majority is not None and not self.seen.higher_is_better:
+            return abs(majority) * math.sqrt(2 / rows)  # an error's own spread, as for a variance
+        if majority is not None and not 0 < majority < 1:
+            return 1 / math.sqrt(rows)  # a correlation is 0 by chance, where p(1 - p) would say "no error"
+        share = 0.5 if majority is None else majority
+        return math.sqrt(share * (1 - share) / rows)
+
+    @cached_property
+    def lead(self) -> float | None:
+        """How far the score got and stayed above that of the commonest answer, in standard errors.
+
+        The best of forty lucky evaluations is two errors up on its own, so neighbours are averaged.
+        """
+        if self.seen.score is None or self.seen.majority is None:
+            return None
+        width = 3 if self.count >= 6 else 2
+        held = np.convolve(self.seen.score, np.full(width, 1 / width), "valid")
+        return float((np.max(held, initial=-np.inf) - self.seen.majority) / self.error)
+
+    @cached_property
+    def beats_majority(self) -> bool:
+        """Whether the score was above that of the commonest answer by more than luck."""
+        if self.seen.beaten:
+            return True
+        return self.lead > 2 if self.lead is not None else self.lowest_e < 0.93
+
+    @cached_property
+    def score_gain(self) -> float:
+        """What the score gained from the middle third to the last, in standard errors or in its own noise."""
+        if self.seen.score is None:
+            return 0.0
+        _, middle, last = thirds(self.seen.score)
+        return (last - middle) / max(self.error, jitter(self.seen.score), 1e-9)
+
+    @cached_property
+    def slope(self) -> float:
+        """What the evaluation loss fell by, from the middle third to the last."""
+        _, middle, last = thirds(self.e)
+        return middle - last
+
+    @property
+    def _tail(self) -> slice:
+        """The last quarter of the evaluations."""
+        return slice(self.count - max(1, round(self.count / 4)), self.count)
+
+
+def medians_of_three(values: Floats) -> Floats:
+    """Each value replaced by the median of it and its neighbours; the ends and a short curve stay."""
+    if len(values) < 6:
+        return values
+    middle = np.median(np.lib.stride_tricks.sliding_window_view(values, 3), axis=1)
+    return np.concatenate((values[:1], middle, values[-1:]))
+
+
+def jitter(values: Floats) -> float:
+    """The median second difference over 1.5: a slope or a slow bend counts for little."""
+    return float(np.median(np.abs(np.diff(values, 2)))) / 1.5 if len(values) > 2 else 0.0
+
+
+def thirds(values: Floats) -> tuple[float, float, float]:
+    """The medians of the first, the middle and the last third."""
+    size = max(1, len(values) // 3)
+    parts = (values[:size], values[size:-size], values[-size:])
+    first, middle, last = (float(np.median(part)) if len(part) else math.nan for part in parts)
+    return first, middle, last
+
+
+def rank_correlation(values: Floats) -> float:
+    """Spearman's, with the order of the values: 1 for always rising, -1 for always falling, 0 for flat."""
+    if len(values) < 3:
+        return 0.0
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts + 1) / 2)[place]
+    if np.ptp(ranks) == 0:
+        return 0.0
+    return float(np.corrcoef(np.arange(len(values)), ranks)[0, 1])
+
+
+ENOUGH_REACH = 1e-3
+"""A rate of 5e-5 has moved the weights so far after 20 steps. Less than that says nothing about what can be learnt."""
+
+
+def collapsed(s: Signs) -> bool:
+    """Better than chance once, and at the end no better in score and worse in loss."""
+    if s.seen.score is None or s.seen.majority is None or (s.seen.probe and s.t[-1] < 0.7):
+        return False
+    back = s.seen.score[-1] <= s.seen.majority + 2 * s.error
+    return bool(s.beats_majority and s.e[s.best] < 0.9 and s.e[-1] > 1.1 and back)
+
+
+def learnt_nothing(s: Signs) -> bool:
+    """The gate of the three verdicts on the rate: no score, and no training loss below chance."""
+    return not s.beats_majority and s.tail_t > 0.9 and not _just_began(s)
+
+
+def _just_began(s: Signs) -> bool:
+    """The newest score is no luck, though it has not held for long enough to be a lead."""
+    if s.seen.score is None or s.seen.majority is None:
+        return False
+    return bool(s.seen.score[-1] > s.seen.majority + 2 * s.error)
+
+
+def reach(s: Signs) -> float:
+    """The rate times the steps: about as far as AdamW can have moved a weight. Infinite where no rate is known."""
+    return (s.seen.learning_rate or np.inf) * float(s.seen.steps[-1])
+
+
+def crawls(s: Signs) -> bool:
+    """Falls, and is nowhere near its end: evaluation with training, in the last third as before.
+
+    Training alone falling is rows learnt by heart; a fall that ended early is the label shares being learnt.
+    """
+    first, middle, last = thirds(s.e)
+    fell, lately = first - last, middle - last
+    allowance = 1.5 * s.wobble
+    ordered = -0.6 if s.count >= 8 else -0.75
+    return s.order < ordered and fell > allowance and lately > 0.2 * fell - allowance
+
+
+def rises_while_training_falls(s: Signs) -> bool:
+    """The evaluation loss has a bottom with two evaluations after it, and training went on from there."""
+    end = float(np.mean(s.e[-2:]))
+    rise = end - s.lowest_e
+    fell = not s.has_training or float(np.mean(s.t[-2:])) < 0.9 * float(s.calm_t[s.best])
+    return (
+        s.count - 1 - s.best >= 2
+        and end > 1.1 * s.lowest_e
+        and rise > max(0.03, 1.5 * s.noise)
+        and fell
+        and rank_correlation(s.e[s.best :]) > 0.5
+    )
+
+
+def rise(s: Signs) -> dict[str, float]:
+    return {"rise": float(s.e[-1] - s.e[s.best]) * s.seen.chance}
+
+
+def score_lost(s: Signs) -> float:
+    """From the best stretch of the score to its end."""
+    if s.seen.score is None:
+        return 0.0
+    held = np.convolve(s.seen.score, (0.5, 0.5), "valid")
+    return float(np.max(held) - held[-1])
+
+
+def as_good_as_best(s: Signs, score: Floats) -> int:
+    """The first evaluation whose score is within its error of the best: later ones may owe the rest to luck."""
+    return int(np.argmax(score >= np.max(score) - s.error))
+
+
+def levelled(s: Signs) -> int:
+    """The first evaluation as good as the end, give or take the noise."""
+    return int(np.argmax(s.e <= s.tail_e + 0.02 + s.volatility))
+
+
+def overlaps(s: Signs) -> bool:
+    return s.seen.overlap > 0.01

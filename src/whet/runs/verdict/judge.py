@@ -1,0 +1,303 @@
+"""What the learning curves of a run mean: one sentence, how sure it is, and the flag to change.
+
+    verdict_of(records).sentence
+    judge(Observed(...)).as_dict()
+
+Pure functions over series: the same curve gives the same verdict, during a run and long after it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from whet.records import End, Finding, Record, Start, Step
+from whet.runs.curves import Curves, Series, curves, window_means
+from whet.runs.score_words import always_giving
+from whet.runs.verdict import wording as say
+from whet.runs.verdict.features import Floats, Observed, Signs, jitter
+from whet.runs.verdict.rules import ENOUGH, Call, first_call
+
+VERDICTS = (
+    "healthy",
+    "overfitting",
+    "underfitting",
+    "erratic",
+    "diverging",
+    "plateau",
+    "rate-too-high",
+    "rate-too-low",
+    "not-learning",
+    "leak-suspected",
+    "label-noise-suspected",
+    "text-unknown",
+    "not-enough",
+)
+SICK = frozenset(VERDICTS) - {"healthy", "plateau", "not-enough"}
+_TONES = {"not-enough": "", **dict.fromkeys(("healthy", "plateau"), "good")}
+_TONES |= dict.fromkeys(("underfitting", "erratic", "overfitting"), "warn")
+_TRY_AGAIN = "Train once more with another seed (--seed) before you rely on it."
+
+_REPLAYS = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """A judgement that a person can act on."""
+
+    verdict: str
+    sentence: str
+    step: int
+    confidence: float
+    """From 0 to 1: how often the curve, replayed with its own noise, is judged the same."""
+    numbers: dict[str, float | None] = field(default_factory=dict)
+    doubt: str = ""
+    """Names the verdict that the replays come to more often than to this one, where there is such; else empty."""
+    advice: str = ""
+    baseline: str = ""
+    """Says so where the score is no better than the commonest answer's, whatever the verdict; else empty."""
+    assumed: tuple[str, ...] = ()
+    """What had to be guessed, because the file does not say it."""
+
+    @property
+    def tone(self) -> str:
+        """How pages show it: good, warn, bad, or nothing."""
+        own = _TONES.get(self.verdict, "bad")
+        return "warn" if self.doubt and own == "good" else own
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "assumed": list(self.assumed), "tone": self.tone}
+
+    def lines(self) -> list[str]:
+        """For a terminal."""
+        said = [self.sentence, self.doubt, self.baseline, self.advice]
+        said += [f"Assumed: {guess}." for guess in self.assumed]
+        return [line for line in said if line]
+
+
+def verdict_of(records: Iterable[Record]) -> Verdict:
+    """The verdict on records that were replayed."""
+    return judge(observe(list(records)))
+
+
+def judge(seen: Observed) -> Verdict:
+    """The first rule that fits, with what it saw."""
+    signs = Signs(seen)
+    call = first_call(signs)
+    replayed = _replays(signs)
+    doubt = _doubt(call, replayed)
+    advice = _TRY_AGAIN if doubt and _TONES.get(call.verdict) == "good" else call.advice
+    return Verdict(
+        verdict=call.verdict,
+        sentence=call.sentence,
+        step=int(seen.steps[call.at]) if len(seen.steps) else seen.broke or 0,
+        confidence=_confidence(signs, call, replayed),
+        doubt=doubt,
+        numbers=_numbers(signs, call),
+        advice=advice if call.verdict == "text-unknown" else f"{say.partly_unknown(signs)}{advice}",
+        baseline=baseline(signs),
+        assumed=seen.assumed,
+    )
+
+
+def baseline(s: Signs) -> str:
+    """A line for a score that always giving one answer would reach, or come near enough by luck."""
+    seen = s.seen
+    if seen.score is None or seen.majority is None or not len(seen.score) or seen.beaten:
+        return ""
+    best = float(np.nanmax(seen.score, initial=-np.inf))
+    if best > seen.majority + 2 * s.error:
+        return ""
+    rows = f", as far as {seen.rows} rows can tell" if seen.rows else ""
+    scores = f"({say.number(s, seen.majority)}){rows}: {seen.metric} at best {say.number(s, best)}"
+    return f"No better than {seen.answer} {scores}."
+
+
+def observe(records: Sequence[Record]) -> Observed:
+    """The judged series of a run, and the constants from its first record."""
+    found = curves(records)
+    start = found.start
+    steps = found.evaluation.steps
+    score, majority, higher = _score(found)
+    is_regression = start is not None and start.task == "regression"
+    return Observed(
+        steps=steps,
+        evaluation=found.evaluation.values,
+        training=_training(found),
+        score=score,
+        majority=majority,
+        metric=start.metric if start else next(iter(found.metrics), "metric"),
+        higher_is_better=higher,
+        chance=_chance(start, found.split, found.evaluation),
+        chance_training=_chance(start, "train", found.evaluation) if start and start.prior.get("train") else None,
+        rows=start.rows.get(found.split, 0) if start else 0,
+        answer=_answer(start),
+        constant="constant prediction" if is_regression else Observed.constant,
+        blind="always giving the mean" if is_regression else Observed.blind,
+        beaten=_accuracy_beats(found),
+        overlap=start.overlap if start else 0.0,
+        unknown=start.unknown if start else 0.0,
+        probe=len(found.probe) == len(steps) > 0,
+        learning_rate=_peak(found.learning_rate),
+        epochs=start.total_steps / start.steps_per_epoch if start and start.steps_per_epoch else None,
+        broke=_broke(records),
+        assumed=() if start else ("two even classes, for the records do not say",),
+    )
+
+
+def entropy(shares: Iterable[float]) -> float:
+    """The loss of knowing the shares of the labels and nothing else."""
+    return -sum(share * math.log(share) for share in shares if share > 0)
+
+
+def _chance(start: Start | None, split: str, evaluation: Series) -> float:
+    """L0; never so small that dividing by it makes noise of everything."""
+    if start is None:
+        return math.log(2)
+    if start.task == "regression":
+        first = float(evaluation.values[0]) if len(evaluation) else 1.0
+        found = float(start.majority.get("mse", first))
+    else:
+        prior = start.prior.get(split) or start.prior.get("train") or []
+        parts = [entropy((share, 1 - share)) for share in prior]
+        found = sum(parts) / max(len(parts), 1) if start.task == "multilabel" else entropy(prior)
+    return found if math.isfinite(found) and found > 0.02 else 0.02
+
+
+def _score(found: Curves) -> tuple[Floats | None, float | None, bool]:
+    """The main metric, that of the commonest answer, and whether more is better; more is better in both."""
+    start = found.start
+    higher = start.higher_is_better if start else True
+    if len(found.main) != len(found.evaluation) or not len(found.main):
+        return None, None, higher
+    sign = 1.0 if higher else -1.0
+    majority = start.majority.get(start.metric) if start else None
+    return sign * found.main.values, sign * majority if isinstance(majority, int | float) else None, higher
+
+
+def _accuracy_beats(found: Curves) -> bool:
+    """F1 of always answering "yes" is hard to beat; a model that beats its accuracy has still learnt."""
+    start, series = found.start, found.metrics.get("accuracy")
+    if start is None or series is None or start.metric == "accuracy":
+        return False
+    majority = start.majority.get("accuracy")
+    if not isinstance(majority, int | float) or len(series) < ENOUGH:
+        return False
+    return Signs(
+        Observed(
+            steps=series.steps,
+            evaluation=np.ones(len(series)),
+            score=series.values,
+            chance=1.0,
+            majority=float(majority),
+            rows=start.rows.get(found.split, 0),
+        )
+    ).beats_majority
+
+
+def _training(found: Curves) -> Floats | None:
+    if len(found.probe) == len(found.evaluation):
+        return found.probe.values
+    return window_means(found.loss, found.evaluation.steps) if len(found.loss) else None
+
+
+def _answer(start: Start | None) -> str:
+    return always_giving(start.task, start.majority.get("label")) if start else Observed.answer
+
+
+def _peak(rates: Series) -> float | None:
+    return float(np.max(rates.values)) if len(rates) else None
+
+
+def _broke(records: Sequence[Record]) -> int | None:
+    """The step at which training met a loss that is not finite."""
+    for record in records:
+        if isinstance(record, Step) and not math.isfinite(record.loss):
+            return record.step
+        if isinstance(record, End) and record.reason == "diverged":
+            return record.step
+    return None
+
+
+def _replays(s: Signs) -> Counter[str]:
+    """What the curve is called when it is replayed, each time with its own noise on top."""
+    if s.count < ENOUGH or not s.finite:
+        return Counter()
+    rng = np.random.default_rng(0)
+    return Counter(first_call(Signs(_replayed(s, rng))).verdict for _ in range(_REPLAYS))
+
+
+def _doubt(call: Call, replayed: Counter[str]) -> str:
+    other, times = next(iter(replayed.most_common(1)), (call.verdict, 0))
+    if other == call.verdict or times <= replayed[call.verdict]:
+        return ""
+    return f"Unsure: with its own noise on top, this curve is called {other} {times} times of {_REPLAYS}."
+
+
+def _confidence(s: Signs, call: Call, replayed: Counter[str]) -> float:
+    """The share of replays that come to the same verdict."""
+    if not replayed:
+        return 1.0
+    share = (replayed[call.verdict] + 1) / (_REPLAYS + 2) * s.count / (s.count + 1)
+    doubt = (1.0 if s.seen.probe else 0.85) * (0.85 if s.seen.assumed else 1.0)
+    return round(min(share, call.certainty) * doubt, 2)
+
+
+def _replayed(s: Signs, rng: np.random.Generator) -> Observed:
+    seen = s.seen
+
+    def shaken(values: Floats, least: float) -> Floats:
+        return values + rng.normal(0, max(jitter(values), least), len(values))
+
+    return dataclasses.replace(
+        seen,
+        evaluation=shaken(seen.evaluation, 0.003 * seen.chance),
+        training=None if seen.training is None else shaken(seen.training, 0.003 * seen.chance),
+        score=None if seen.score is None else shaken(seen.score, 0.1 * s.error),
+    )
+
+
+def _numbers(s: Signs, call: Call) -> dict[str, float | None]:
+    """What was seen, beside the rule's own numbers; None where a number is not finite."""
+    seen = s.seen
+    found: dict[str, float] = {"evaluations": s.count, "chance_loss": seen.chance}
+    if s.count:
+        found |= {"first_eval_loss": seen.evaluation[0], "last_eval_loss": seen.evaluation[-1]}
+        if s.finite:
+            found |= {"best_eval_loss": seen.evaluation[s.best], "volatility": s.volatility}
+        if seen.training is not None:
+            found["last_train_loss"] = seen.training[-1]
+        if seen.score is not None:
+            sign = 1 if seen.higher_is_better else -1
+            found |= {"best_score": sign * np.max(seen.score), "last_score": sign * seen.score[-1]}
+            found["score_error"] = s.error
+            if seen.majority is not None:
+                found["majority"] = sign * seen.majority
+    found |= call.numbers
+    return {name: round(float(value), 6) if math.isfinite(value) else None for name, value in found.items()}
+
+
+SURE_ENOUGH = 0.6
+"""Confidence of a verdict from which on it is told before the end: below, it flips with the next evaluation."""
+
+
+def early_verdict(records: Sequence[Record], step: int) -> Finding | None:
+    """A verdict that is worth telling before the end: sure enough, and another than the last one told.
+
+    It depends on the records alone, so that a resumed run records the same.
+    """
+
+    found = verdict_of(records)
+    told = [record for record in records if isinstance(record, Finding) and record.about == "verdict"]
+    # As long as nothing bad was told, nobody needs to hear that all is well.
+    news = found.verdict != told[-1].details["verdict"] if told else found.verdict in SICK
+    # A run that is not over has not learnt everything yet: that is no underfitting.
+    if not news or found.verdict in ("not-enough", "underfitting") or found.confidence < SURE_ENOUGH:
+        return None
+    return Finding(step=step, about="verdict", sentence=found.sentence, details={"verdict": found.verdict})

@@ -1,0 +1,81 @@
+"""How a verdict words its numbers: losses, scores, steps, and the flags with the value to try next."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from whet.runs.verdict.features import Signs
+
+FEW_UNKNOWN = 0.03
+"""Share of unknown tokens from which on the advice begins with them."""
+OTHER_MODEL = "such as --model intfloat/multilingual-e5-small, or a local folder"
+
+
+def step(s: Signs, at: int) -> int:
+    return int(s.seen.steps[at])
+
+
+def share(s: Signs, at: int) -> float:
+    """How much of the run had passed."""
+    return step(s, at) / max(step(s, -1), 1)
+
+
+def loss(s: Signs, value: float) -> str:
+    """An evaluation loss, or a difference of two."""
+    return f"{float(value) * s.seen.chance:.3f}"
+
+
+def train_loss(s: Signs, value: float) -> str:
+    """A loss on the training rows, which may have other label shares."""
+    unit = (s.seen.chance_training or s.seen.chance) if s.has_training else s.seen.chance
+    return f"{float(value) * unit:.3f}"
+
+
+def chance(s: Signs) -> str:
+    return f"{s.seen.blind} gives {s.seen.chance:.3f}"
+
+
+def number(s: Signs, value: float) -> str:
+    """A score as people write it: accuracy in percent, others with three decimals."""
+    turned = value if s.seen.higher_is_better else -value
+    return f"{100 * turned:.1f}%" if s.seen.metric == "accuracy" else f"{turned:.3f}"
+
+
+def points(s: Signs, difference: float) -> str:
+    return f"{100 * difference:.1f} points" if s.seen.metric == "accuracy" else f"{difference:.3f}"
+
+
+def score(s: Signs) -> str:
+    if s.seen.score is None:
+        return "no score was recorded"
+    majority = f" ({s.seen.constant}: {number(s, s.seen.majority)})" if s.seen.majority is not None else ""
+    return f"{s.seen.metric} at best {number(s, float(np.max(s.seen.score)))}{majority}"
+
+
+def rate(s: Signs, factor: float, otherwise: str = "") -> str:
+    if s.seen.learning_rate:
+        return f"--lr {s.seen.learning_rate * factor:.2g}"
+    return f"--lr {otherwise}" if otherwise else f"--lr × {factor:g}"
+
+
+def epochs(s: Signs, factor: float) -> str:
+    factor = max(factor, 0.1)  # the best evaluation may be the one before the first step
+    if s.seen.epochs:
+        return f"--epochs {max(s.seen.epochs * factor, 0.1):.2g}"
+    return f"--epochs × {factor:.2g}"
+
+
+def batch(s: Signs, factor: int) -> str:
+    return f"--batch-size {s.seen.batch_size * factor}" if s.seen.batch_size else f"--batch-size × {factor}"
+
+
+def partly_unknown(s: Signs) -> str:
+    """What comes before any other advice where a part of the text is unknown to the model."""
+    if s.seen.unknown < FEW_UNKNOWN:
+        return ""
+    return f"{s.seen.unknown:.0%} of the tokens are unknown to this model: first try another one, {OTHER_MODEL}. "
+
+
+def since(s: Signs) -> str:
+    """Where the evaluation loss stands at the end, if that is not where it was lowest."""
+    return "" if s.best == s.count - 1 else f" and is {loss(s, s.e[-1])} at the end"

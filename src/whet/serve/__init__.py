@@ -1,1 +1,0 @@
-"""What is served over HTTP on this machine: the live page of a run. No torch on import."""

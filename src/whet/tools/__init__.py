@@ -1,0 +1,1 @@
+"""`whet bench` and `whet selftest`: tools that run whet itself. Imports anything."""

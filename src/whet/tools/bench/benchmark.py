@@ -1,0 +1,244 @@
+"""The stock library and whet side by side on this machine: the same rows, alternating, in one run.
+
+Each contender is a process of its own, kept alive between turns, so its peak memory is its own and no turn pays for
+another's start. A turn is a number of steps after a few that are not counted; what whet gets ready for them before
+(captured steps of new shapes, on a GPU) is told apart.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from whet.config import Config
+from whet.errors import EnvironmentFault
+from whet.utils.signals import SIGNALS
+
+WARM_STEPS = 5
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to train: whose, and in which precision."""
+
+    name: str
+    stock: bool
+    precision: str
+    compiled: bool = False
+
+
+TRAINERS = (
+    Contender("stock float32", True, "float32"),
+    Contender("stock bf16", True, "bf16"),
+    Contender("whet", False, "auto"),
+)
+COMPILED = Contender("stock compiled", True, "bf16", compiled=True)
+
+
+def bench_training(config: Config, *, steps: int, turns: int, say: Say, compiled: bool = False) -> dict[str, Any]:
+    """Milliseconds a step of each contender, the ratios, peak memory, and whether the losses agree."""
+    contenders = (COMPILED, *TRAINERS) if compiled else TRAINERS
+    with tempfile.TemporaryDirectory(prefix="whet-bench-") as scratch:
+        workers = {who.name: _Worker(scratch, _trainer, config, who, scratch) for who in contenders}
+        try:
+            times = _turns(workers, steps, turns, say)
+            memory = {name: worker.ask("memory") for name, worker in workers.items()}
+            losses = {who.name: workers[who.name].ask("losses") for who in TRAINERS}
+            preparing = workers["whet"].ask("preparing")
+        finally:
+            for worker in workers.values():
+                worker.close()
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    rows = config.train.batch_size
+    return {
+        "job": {"model": config.model.model, "source": config.data.source, "batch_size": rows, "steps": steps},
+        "contenders": {
+            name: {
+                "ms_a_step": 1000 * medians[name],
+                "all_ms": [1000 * value for value in times[name]],
+                "rows_a_second": rows / medians[name],
+                "peak_mb": memory[name],
+                "ratio": medians[name] / medians["whet"],
+            }
+            for name in workers
+        },
+        "losses": _agreement(losses),
+        "preparing_seconds": preparing,
+    }
+
+
+def bench_prediction(config: Config, *, rows: int, turns: int, say: Say) -> dict[str, Any]:
+    """Rows a second of `transformers.pipeline` at its best batch size, and of whet."""
+    with tempfile.TemporaryDirectory(prefix="whet-bench-") as scratch:
+        folder = _saved_classifier(config, Path(scratch) / "model")
+        texts = _texts(config, rows)
+        workers = {"stock pipeline": _Worker(scratch, _pipeline, folder, texts, config.train.device)}
+        workers["whet"] = _Worker(scratch, _predictor, folder, texts, config.train.device)
+        try:
+            times = _turns(workers, 0, turns, say)
+            memory = {name: worker.ask("memory") for name, worker in workers.items()}
+            said = {name: worker.ask("labels") for name, worker in workers.items()}
+            batch = workers["stock pipeline"].ask("batch")
+        finally:
+            for worker in workers.values():
+                worker.close()
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    return {
+        "job": {"model": config.model.model, "source": config.data.source, "rows": len(texts), "stock_batch": batch},
+        "contenders": {
+            name: {
+                "rows_a_second": len(texts) / medians[name],
+                "peak_mb": memory[name],
+                "ratio": medians[name] / medians["whet"],
+            }
+            for name in workers
+        },
+        "same_labels": float(np.mean([a == b for a, b in zip(*said.values(), strict=True)])),
+    }
+
+
+def _turns(workers: dict[str, _Worker], steps: int, turns: int, say: Say) -> dict[str, list[float]]:
+    for worker in workers.values():
+        worker.wait()
+    times: dict[str, list[float]] = {name: [] for name in workers}
+    for turn in range(turns):
+        for name, worker in workers.items():
+            times[name].append(worker.ask("turn", steps))
+            say(f"turn {turn + 1} of {turns}: {name} {1000 * times[name][-1]:.2f} ms")
+    return times
+
+
+def _agreement(losses: dict[str, list[float]]) -> dict[str, Any]:
+    """Losses of the first steps, same rows and no dropout: the largest relative difference to stock float32."""
+    reference = np.asarray(losses["stock float32"])
+    return {
+        "steps": len(reference),
+        "stock float32": reference.tolist(),
+        **{
+            name: {"losses": values, "largest_difference": float(np.max(np.abs(np.asarray(values) / reference - 1)))}
+            for name, values in losses.items()
+            if name != "stock float32"
+        },
+    }
+
+
+class _Worker:
+    """A process that answers questions."""
+
+    def __init__(self, scratch: str, work: Callable[..., None], *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_begin, args=(scratch, work, theirs, *arguments), daemon=True)
+        with _signals_blocked():  # and for ever in the process: a Ctrl-C is for the one that asks
+            self._process.start()
+        theirs.close()
+
+    def wait(self) -> None:
+        """Until it is ready. Apart from the start, so that all of them start at once."""
+        self._answer()
+
+    def ask(self, *question: Any) -> Any:
+        self._pipe.send(question)
+        return self._answer()
+
+    def _answer(self) -> Any:
+        try:
+            kind, value = self._pipe.recv()
+        except EOFError:
+            raise EnvironmentFault("A contender died.", "Memory may be short: try a smaller --model.") from None
+        if kind == "error":
+            raise EnvironmentFault(f"A contender of the benchmark failed: {value}")
+        return value
+
+    def close(self) -> None:
+        self._pipe.close()
+        self._process.kill()  # it has nothing to save
+        self._process.join()
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin(scratch: str, work: Callable[..., None], *arguments: Any) -> None:
+    """It ends by a kill: what it has in files for a while must lie where we remove them."""
+    tempfile.tempdir = scratch
+    work(*arguments)
+
+
+def _serve(pipe: Any, make: Callable[[], dict[str, Callable[..., Any]]]) -> None:
+    """Answer until the other side goes away; an error is an answer too."""
+    try:
+        answers = make()
+        pipe.send(("ok", None))
+        while True:
+            question, *arguments = pipe.recv()
+            pipe.send(("ok", answers[question](*arguments)))
+    except (EOFError, BrokenPipeError):
+        return  # nobody asks any more
+    except Exception as error:
+        pipe.send(("error", f"{type(error).__name__}: {error}"))
+
+
+def _trainer(pipe: Any, config: Config, who: Contender, scratch: str) -> None:
+    from whet.tools.bench import contenders as bench_contenders
+
+    make = bench_contenders.stock_trainer if who.stock else bench_contenders.whet_trainer
+    _serve(pipe, lambda: make(config, who, scratch))
+
+
+def _pipeline(pipe: Any, folder: str, texts: list[Any], device: str) -> None:
+    from whet.tools.bench import contenders as bench_contenders
+
+    _serve(pipe, lambda: bench_contenders.stock_pipeline(folder, texts, device))
+
+
+def _predictor(pipe: Any, folder: str, texts: list[Any], device: str) -> None:
+    from whet.tools.bench import contenders as bench_contenders
+
+    _serve(pipe, lambda: bench_contenders.whet_predictor(folder, texts, device))
+
+
+def _saved_classifier(config: Config, folder: Path) -> str:
+    """A classifier with a head from the seed: what is predicted does not matter here, how fast does."""
+    from whet.data.examples import load_examples
+    from whet.models.pretrained import load_model, load_tokenizer, save_model
+
+    task = load_examples(config.data.source, config.data).task
+    loaded = load_model(config.model.model, task, config.model, seed=0)
+    save_model(loaded.model, load_tokenizer(config.model.model, config.model), folder)
+    return str(folder)
+
+
+def _texts(config: Config, rows: int) -> list[Any]:
+    from whet.data.examples import load_examples
+
+    split = load_examples(config.data.source, config.data).rows["train"]
+    texts, pairs = split.column("text")[:rows], split.column("pair")[:rows]
+    return list(zip(texts, pairs, strict=True)) if pairs else texts
+
+
+def seconds(work: Callable[[], None]) -> float:
+    """How long this takes, by a clock that cannot jump."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started

@@ -1,0 +1,126 @@
+"""A run so small that it can be killed a thousand times: a random BERT, its tokenizer, some rows, and how to compare.
+
+Used by `whet selftest` and by the tests. Nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from whet.records import Resume, Save, Step, without_timings
+from whet.runs.folder import RunFolder
+
+WORDS = ("apple", "brick", "cloud", "drum", "eagle", "flute", "grape", "house", "iron", "jelly")
+SAVE_EVERY = 4
+SETTINGS = {
+    "--epochs": 2,
+    "--batch-size": 4,
+    "--lr": 0.03,
+    "--evaluations": 5,
+    "--metric": "loss",
+    "--save-every": SAVE_EVERY,
+    "--log-every": 1,
+    "--keep": 2,
+    "--precision": "float32",
+    "--device": "cpu",
+}
+
+
+def train_arguments(source: Path, model: Path, run: Path, **changes: Any) -> list[str]:
+    """`whet train` on the small run; changes are flags without their dashes, None to leave one out."""
+    settings = {**SETTINGS, "--model": model, "--run": run}
+    settings |= {f"--{name.replace('_', '-')}": value for name, value in changes.items()}
+    flags = [[name] if value is True else [name, str(value)] for name, value in settings.items() if value is not None]
+    return ["train", str(source), *(part for flag in flags for part in flag)]
+
+
+def write_rows(path: Path | str, rows: int = 60) -> None:
+    """Texts whose label stands in their first word."""
+    chosen = random.Random(0)
+    lines = ["text,label"]
+    for index in range(rows):
+        first, label = (("no", "bad"), ("yes", "good"))[index % 2]
+        lines.append(f"{first} {' '.join(chosen.choices(WORDS, k=chosen.randint(2, 7)))} {index},{label}")
+    Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def write_model(folder: Path | str, width: int = 16, layers: int = 2, dropout: float = 0.1) -> None:
+    """A saved BERT with random weights and a tokenizer that spells words in letters."""
+    import torch
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)] + list("0123456789.,!?'")
+    vocabulary = {word: index for index, word in enumerate([*special, *letters, *(f"##{c}" for c in letters)])}
+    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        unk_token="[UNK]",
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=64,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        intermediate_size=2 * width,
+        max_position_embeddings=64,
+        pad_token_id=0,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+    torch.manual_seed(1)
+    BertModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def story(run: Path) -> dict[str, Any]:
+    """What two executions of the same training share: weights, predictions, records without timings."""
+    folder = RunFolder.open(run)
+    records = [
+        without_timings(record)
+        for record in folder.records()
+        if not isinstance(record, Resume) and not (isinstance(record, Save) and record.reason == "interrupted")
+    ]
+    files = [*sorted(folder.model.iterdir()), folder.path / "predictions.parquet"]
+    sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}
+    return {"files": sums, "records": json.loads(json.dumps(records))}
+
+
+def differences(expected: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    """In words, what differs between two stories."""
+    names = sorted(expected["files"].keys() | found["files"].keys())
+    said = [f"{name} differs" for name in names if expected["files"].get(name) != found["files"].get(name)]
+    before, after = expected["records"], found["records"]
+    if len(before) != len(after):
+        said.append(f"{len(after)} records instead of {len(before)}")
+    said += [f"record {i}: {b} instead of {a}" for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b]
+    return said
+
+
+def steps_repeated(run: Path) -> int:
+    """The most steps that one interruption of this run cost: done, and done again."""
+    most = reached = 0
+    for record in RunFolder.open(run).all_records():
+        if isinstance(record, Resume):
+            most, reached = max(most, reached - record.step), record.step
+        elif isinstance(record, Step):
+            reached = max(reached, record.step)
+    return most

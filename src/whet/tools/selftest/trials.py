@@ -1,0 +1,256 @@
+"""`whet selftest`: interrupt a small run on this very machine, let it go on, and compare to the bit.
+
+Commands run in forks of one warm process (see `fork_server.py`), so that an interruption costs a fraction of a second
+and not the import of every library.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from whet.errors import EnvironmentFault
+from whet.records import Save
+from whet.runs.folder import RunFolder
+from whet.tools.selftest.damage import DAMAGES
+from whet.tools.selftest.fork_client import Command, Warm, warm_process
+from whet.tools.selftest.tiny_run import differences, steps_repeated, story, train_arguments, write_rows
+
+INTERRUPTED = 75
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Tally:
+    """Trials of one kind."""
+
+    name: str
+    trials: int = 0
+    interruptions: int = 0
+    stuck: int = 0
+    exact: int = 0
+    different: int = 0
+    wrong_exit: int = 0
+    most_repeated: int = 0
+    troubles: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return self.exact == self.trials and not self.wrong_exit
+
+    def add(self, other: Tally) -> None:
+        """Trials of the same kind that were made elsewhere."""
+        for name in ("trials", "interruptions", "stuck", "exact", "different", "wrong_exit"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.most_repeated = max(self.most_repeated, other.most_repeated)
+        self.troubles += other.troubles
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model that is trained again and again, and how its training ends when nothing disturbs it."""
+
+    name: str
+    model: Path
+    expected: dict[str, Any]
+    seconds: float
+    boundaries: int
+    """How often the undisturbed run does something to a file."""
+
+
+# One for each of the engine's ways to compute on a CPU: general layers, and fused ones from 64 wide on.
+WIDTHS = {"general": 16, "fused": 64}
+
+
+class Laboratory:
+    """Reference runs, and runs that are interrupted and must end like them."""
+
+    def __init__(self, warm: Warm, folder: Path, seed: int) -> None:
+        self.warm, self.folder, self.chosen = warm, folder, random.Random(seed)
+        self.source = folder / "rows.csv"
+        self._pace = 1.0
+        write_rows(self.source)
+        self.subjects = [self._subject(name, width) for name, width in WIDTHS.items()]
+
+    def _subject(self, name: str, width: int) -> Subject:
+        model, home, count = self.folder / f"model-{name}", self._home(f"reference-{name}"), self.folder / "count"
+        self.warm.call("whet.tools.selftest.tiny_run:write_model", str(model), width, folder=self.folder)
+        started = time.monotonic()
+        status = self.start(home, model, watch=str(home), count_to=str(count)).wait()
+        if status != 0:
+            raise EnvironmentFault(f"The reference run ended with {status}: {_last_line(home)}")
+        return Subject(name, model, story(home / "run"), time.monotonic() - started, int(count.read_text()))
+
+    def beside(self, number: int) -> Laboratory:
+        """Another one with the same references, for trials at the same time."""
+        other = copy.copy(self)
+        other.folder, other.chosen = self.folder / f"beside-{number}", random.Random(self.chosen.randrange(2**32))
+        other.folder.mkdir()
+        return other
+
+    def _next(self, tally: Tally) -> Subject:
+        return self.subjects[tally.trials % len(self.subjects)]
+
+    def start(self, home: Path, model: Path, **request: Any) -> Command:
+        """The command of every trial: it begins the run, and it goes on with it."""
+        arguments = train_arguments(self.source, model, home / "run")
+        return self.warm.start(arguments, home, environment={"WHET_CACHE": str(home / "cache")}, **request)
+
+    def kill_at_random_moment(self, tally: Tally) -> None:
+        """One to three kills, anywhere from the first to the last moment; then the run may finish."""
+        subject, home = self._next(tally), self._home(f"kill-{tally.trials}")
+        for _ in range(self.chosen.choice((1, 1, 2, 3))):
+            tally.interruptions += self._disturb(home, subject, signal.SIGKILL) == -signal.SIGKILL
+        self._finish(home, subject, tally)
+
+    def kill_at_boundary(self, tally: Tally, boundary: int | None = None, subject: Subject | None = None) -> None:
+        """Dead before the n-th thing that is done to a file; the one that goes on may die as well."""
+        subject, home = subject or self._next(tally), self._home(f"boundary-{tally.trials}")
+        places = [boundary or self.chosen.randint(1, subject.boundaries)]
+        if boundary is None and self.chosen.random() < 0.3:
+            places.append(self.chosen.randint(1, subject.boundaries // 2))
+        for place in places:
+            status = self.start(home, subject.model, watch=str(home), kill_at=place).wait()
+            tally.interruptions += status == -signal.SIGKILL
+        self._finish(home, subject, tally)
+
+    def interrupt(self, tally: Tally) -> None:
+        """SIGTERM or SIGINT at a random moment: saved, left with 75, and gone on with."""
+        subject, home = self._next(tally), self._home(f"signal-{tally.trials}")
+        status = self._disturb(home, subject, self.chosen.choice((signal.SIGTERM, signal.SIGINT)))
+        if status not in (0, INTERRUPTED):
+            tally.wrong_exit += 1
+            tally.troubles.append(f"{home.name}: exit {status} after the signal; {_last_line(home)}")
+        tally.interruptions += status == INTERRUPTED
+        self._finish(home, subject, tally)
+
+    def _disturb(self, home: Path, subject: Subject, number: int) -> int | None:
+        """Start the command and send it a signal at a random moment of its life; its exit status."""
+        command = self.start(home, subject.model)
+        time.sleep(0.01 + self.chosen.random() * subject.seconds * self._pace)
+        command.signal(number)
+        status = command.wait()
+        # The machine may have become slower or faster since the reference ran: aim so that about one in ten misses.
+        self._pace = max(0.1, self._pace * 0.8) if status == 0 else min(3.0, self._pace * 1.02)
+        return status
+
+    def corrupt(self, tally: Tally) -> None:
+        """Killed in the middle, the newest checkpoint damaged: the one before it is taken, and the run says so."""
+        subject, home = self._next(tally), self._home(f"corrupt-{tally.trials}")
+        checkpoints = self._killed_with_checkpoints(home, subject)
+        damage = DAMAGES[tally.trials % len(DAMAGES)]
+        damage.inflict(checkpoints[-1], self.chosen)
+        # Killed between a checkpoint's completion and its record: once the folder is gone too, nothing tells of it.
+        told = checkpoints[-1].exists() or _is_recorded(home / "run", checkpoints[-1])
+        tally.interruptions += 1
+        (home / "output.txt").unlink()
+        if "Passed over" not in self._finish(home, subject, tally) and told:
+            tally.wrong_exit += 1
+            tally.troubles.append(f"{home.name}: a {damage.name} was not said")
+
+    def corruptions(self, count: int) -> dict[str, dict[str, int]]:
+        """Damages to the files alone, by the thousand."""
+        home = self._home("corruptions")
+        checkpoints, result = self._killed_with_checkpoints(home, self.subjects[0]), home / "tally.json"
+        arguments = (str(checkpoints[0].parent), str(home), count, self.chosen.randrange(2**32), str(result))
+        self.warm.call("whet.tools.selftest.damage:corrupt_and_load", *arguments, folder=home)
+        found: dict[str, dict[str, int]] = json.loads(result.read_text())
+        shutil.rmtree(home)
+        return found
+
+    def _killed_with_checkpoints(self, home: Path, subject: Subject) -> list[Path]:
+        """A run that was cut off while it had more than one checkpoint; they are returned, oldest first."""
+        for _ in range(100):
+            place = self.chosen.randint(subject.boundaries // 2, subject.boundaries)
+            self.start(home, subject.model, watch=str(home), kill_at=place).wait()
+            found = sorted((home / "run" / "checkpoints").glob("step-*"))
+            if RunFolder(home / "run").finished:  # it died after its last record, or outlived the count
+                shutil.rmtree(home / "run")
+            elif len(found) > 1:
+                return found
+        raise EnvironmentFault("The self-test could not interrupt a run with two checkpoints.")
+
+    def _finish(self, home: Path, subject: Subject, tally: Tally) -> str:
+        """The same command again must finish the run, equal to the reference. What it said is returned."""
+        tally.trials += 1
+        status = self.start(home, subject.model).wait()
+        if status != 0:
+            tally.stuck += 1
+            tally.troubles.append(f"{home.name}: exit {status}; {_last_line(home)}")
+            return ""
+        output = (home / "output.txt").read_text(errors="replace")
+        said = differences(subject.expected, story(home / "run"))
+        tally.exact += not said
+        tally.different += bool(said)
+        tally.troubles += [f"{home.name}: {line[:300]}" for line in said[:2]]
+        tally.most_repeated = max(tally.most_repeated, steps_repeated(home / "run"))
+        if not said:
+            shutil.rmtree(home)
+        return output
+
+    def _home(self, name: str) -> Path:
+        home = self.folder / name
+        home.mkdir()
+        return home
+
+
+def _is_recorded(run: Path, checkpoint: Path) -> bool:
+    records = RunFolder(run).all_records()
+    return any(isinstance(record, Save) and Path(record.path).name == checkpoint.name for record in records)
+
+
+def _last_line(home: Path) -> str:
+    output = home / "output.txt"
+    lines = output.read_text(errors="replace").strip().splitlines() if output.is_file() else []
+    return lines[-1][:300] if lines else ""
+
+
+@dataclass
+class Outcome:
+    """What a self-test found."""
+
+    tallies: list[Tally]
+    corruptions: dict[str, dict[str, int]]
+    seconds: float
+    forks: bool
+
+    @property
+    def passed(self) -> bool:
+        whole = all(row["tried"] == row["noticed"] == row["fell back right"] for row in self.corruptions.values())
+        return whole and all(tally.passed for tally in self.tallies)
+
+
+def selftest(folder: Path, *, kills: int, signals: int, corruptions: int, seed: int, say: Say) -> Outcome:
+    """A laboratory of its own, and everything in it."""
+    say("Starting: everything is imported once.")
+    with warm_process() as warm:
+        return examine(Laboratory(warm, folder, seed), kills=kills, signals=signals, corruptions=corruptions, say=say)
+
+
+def examine(laboratory: Laboratory, *, kills: int, signals: int, corruptions: int, say: Say) -> Outcome:
+    """Half of the kills at random moments, half at file boundaries; then signals and damaged checkpoints."""
+    started = time.monotonic()
+    for subject in laboratory.subjects:
+        say(f"Reference, {subject.name} layers: {subject.seconds:.1f} s, {subject.boundaries} file boundaries.")
+    plan = (
+        (Tally("kill -9, random moments"), laboratory.kill_at_random_moment, kills - kills // 2),
+        (Tally("kill -9, file boundaries"), laboratory.kill_at_boundary, kills // 2),
+        (Tally("SIGTERM and SIGINT"), laboratory.interrupt, signals),
+        (Tally("newest checkpoint damaged"), laboratory.corrupt, min(9, corruptions)),
+    )
+    for tally, trial, count in plan:
+        for _ in range(count):
+            trial(tally)
+        say(f"{tally.name}: {tally.exact} of {tally.trials} bit-exact, {tally.stuck} stuck.")
+    damaged = laboratory.corruptions(corruptions) if corruptions else {}
+    tallies = [tally for tally, _, _ in plan if tally.trials]
+    return Outcome(tallies, damaged, time.monotonic() - started, laboratory.warm.forks)

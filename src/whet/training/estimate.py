@@ -1,0 +1,105 @@
+"""What a run will take, said before it starts: measured on one real batch, not guessed."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import torch
+
+from whet.engine.network import Rows
+from whet.errors import EnvironmentFault
+from whet.models.pretrained import parameter_count
+from whet.runs.folder import UNFINISHED_MODEL
+from whet.runs.progress import duration
+from whet.training.setup import Job
+from whet.utils.device import synchronize
+from whet.utils.memory import give_back, is_memory_error, no_room_for_one_row, no_room_together, peak_memory_mb
+
+BYTES_A_PARAMETER = 12  # float32 weights and two moments
+FORWARD_SHARE = 1 / 3  # of a training step: the backward pass costs about twice the forward pass
+
+
+@dataclass(frozen=True)
+class Estimate:
+    steps: int
+    seconds: float
+    memory_mb: float
+    checkpoints: int
+    disk_mb: float
+    slow: str = ""
+    """Why it takes longer than it must, if it does."""
+
+    def sentence(self) -> str:
+        takes = (
+            f"{self.steps} steps, about {duration(self.seconds)}, {self.memory_mb / 1024:.1f} GB of memory, "
+            f"{self.checkpoints} checkpoints ({self.disk_mb / 1024:.1f} GB on disk at most)."
+        )
+        return "\n".join(filter(None, (takes, self.slow)))
+
+
+def estimate(job: Job) -> Estimate:
+    """Time one batch forward and backward, twice; the second counts. The weights are not touched."""
+    steps = job.plan.total_steps - job.state.step
+    row_seconds = _seconds_a_row(job)
+    config = job.prepared.config
+    evaluations = sum(job.plan.evaluate(step) for step in range(job.state.step + 1, job.plan.total_steps + 1))
+    saves = sum(job.plan.save(step) for step in range(job.state.step + 1, job.plan.total_steps + 1))
+    measured = min(config.evaluate.probe_rows, len(job.feed.tokens)) + len(job.prepared.tokens.get("validation", ()))
+    rows = steps * job.feed.order.batch_size + evaluations * measured * FORWARD_SHARE
+    seconds = rows * row_seconds / job.ranks.world
+    checkpoint_mb = parameter_count(job.network.model) * BYTES_A_PARAMETER / 2**20
+    kept = min(saves, 2 * config.run.keep + 1)  # the last, the best of each of them, and one being written
+    memory = peak_memory_mb(job.hardware.device) + checkpoint_mb
+    return Estimate(steps, seconds, memory, saves, kept * checkpoint_mb + checkpoint_mb / 3, job.hardware.slow)
+
+
+def require_disk(path: Path, needed: Estimate) -> None:
+    """Stop before training when the disk cannot hold what will be written; what a part of the run left makes room."""
+    existing = next(parent for parent in (path, *path.resolve().parents) if parent.exists())
+    free = shutil.disk_usage(existing).free / 2**20
+    left = chain((path / "checkpoints").rglob("*"), (path / UNFINISHED_MODEL).rglob("*"))
+    own = (file for file in left if file.is_file() and not file.is_symlink())
+    free += sum(file.stat().st_size for file in own) / 2**20
+    if free < needed.disk_mb:
+        raise EnvironmentFault(
+            f"The run needs about {needed.disk_mb:.0f} MB in {str(path)!r}, and {free:.0f} MB are free.",
+            "Make room, choose another --run, or keep fewer checkpoints with --keep 1.",
+        )
+
+
+def _seconds_a_row(job: Job) -> float:
+    """Smaller micro-batches where one does not fit, but only here: training itself finds out, and says so."""
+    stepper, whole = job.stepper, job.stepper.micro_rows
+    rows = job.feed.order.batch(0, 0)[:whole]
+    job.network.model.train()
+    try:
+        while True:
+            try:
+                return _time(job, rows)
+            except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
+                if not is_memory_error(error):
+                    raise
+                if stepper.lockstep:
+                    raise no_room_together(error, len(rows)) from None
+                if len(rows) <= 1:
+                    raise no_room_for_one_row(error) from None
+                rows = rows[: len(rows) // 2]
+            stepper.zero()
+            stepper.micro_rows = len(rows)  # a step is made for so many: fewer alone would be filled up to them
+            give_back(job.hardware.device)
+    finally:
+        stepper.micro_rows = whole
+
+
+def _time(job: Job, rows: Rows) -> float:
+    started = 0.0
+    for _ in range(2):
+        synchronize(job.hardware.device)
+        started = time.monotonic()
+        job.stepper.rehearse(job.feed, rows)
+        synchronize(job.hardware.device)
+    return (time.monotonic() - started) / len(rows)

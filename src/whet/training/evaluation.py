@@ -1,0 +1,224 @@
+"""An evaluation of a job: validation rows and the training probe, in evaluation mode, as one record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from whet.data.tokens.table import Tokens
+from whet.engine.logits import Array, compute_logits, tokens_a_batch
+from whet.engine.network import Rows
+from whet.errors import Diverged, Interrupted
+from whet.metrics.scores import predicted, probabilities, score
+from whet.records import Evaluation
+from whet.training.setup import Job
+from whet.utils.memory import no_room_to_evaluate_together
+from whet.utils.signals import STOPPED_ELSEWHERE
+
+if TYPE_CHECKING:
+    from whet.distributed.group import Ranks
+    from whet.training.plan import State
+
+T = TypeVar("T")
+SHOWN_CHARACTERS = 300
+LOCKSTEP_ROWS = 32
+"""Rows a batch where a model is split: processes that cut by tokens would make different numbers of passes."""
+
+
+class Evaluator:
+    """Called by the loop with the state; also evaluates other splits once training is over."""
+
+    def __init__(
+        self,
+        job: Job,
+        between: Callable[[], None] = lambda: None,
+        smaller: Callable[[int], None] = lambda rows: None,
+    ) -> None:
+        self.job, self.between, self.smaller = job, between, smaller
+        config = job.prepared.config
+        self.batch_rows = config.evaluate.eval_batch_size
+        self.probe = probe_rows(len(job.feed.tokens), config.evaluate.probe_rows, config.train.seed)
+        self._validation: dict[int, Array] = {}
+        """Logits by step: of the last evaluation, and of the best one before it."""
+
+    def __call__(self, state: State) -> Evaluation:
+        started = time.monotonic()
+        batch_rows = self.batch_rows
+        record, found = self.measure("validation", state)
+        self._validation = {step: own for step, own in self._validation.items() if step == state.best_step}
+        if self.batch_rows == batch_rows:
+            self._validation[state.step] = found
+        logits = self.logits("train", self.probe)
+        labels = self.job.prepared.labels("train")
+        assert labels is not None
+        probe_loss = self.job.loss.mean(logits, labels[self.probe]) if len(self.probe) else None
+        record = _replaced(record, probe_loss=probe_loss, seconds=round(time.monotonic() - started, 3))
+        # What decides about the best step must be one number, also where processors differ in the last bit.
+        return self.job.ranks.from_main(record)  # type: ignore[no-any-return]
+
+    def validation_logits(self, step: int) -> Array:
+        """Those of this step, whose weights the model has: as they were evaluated, or else computed."""
+        found = self._validation.get(step)
+        # One of them may have let go of its own; what is computed is computed together.
+        if self.job.ranks.any(found is None) or found is None:
+            return self.logits("validation")
+        return found
+
+    def measure(self, split: str, state: State) -> tuple[Evaluation, Array]:
+        """The record of one split, and its logits in input order."""
+        logits, labels = self.logits(split), self.job.prepared.labels(split)
+        assert labels is not None
+        _refuse_not_finite(logits, split, state.step)
+        task = self.job.prepared.examples.task
+        record = Evaluation(
+            step=state.step,
+            epoch=round(state.step / self.job.feed.order.steps_per_epoch, 6),
+            split=split,
+            loss=self.job.loss.mean(logits, labels),
+            metrics=score(task.kind, logits, labels),
+            rows=len(labels),
+        )
+        if task.kind in ("binary", "multiclass"):
+            answers = np.asarray(predicted(task.kind, logits))
+            record = _replaced(
+                record,
+                confusion=confusion_matrix(labels, answers, len(task.labels)),
+                worst=self._worst(split, logits, labels, answers),
+            )
+        return record, logits
+
+    def logits(self, split: str, rows: Array | None = None) -> Array:
+        """Logits in input order; where there are several processes, each computes its share of the rows."""
+        tokens, ranks = self.job.prepared.tokens[split], self.job.ranks
+        if not self.job.stepper.lockstep:
+            return logits_together(ranks, tokens, rows, lambda own: self._compute(tokens, own))
+
+        def compute(own: Array | None) -> Array:
+            with ranks.answers(computing=True):
+                return self._compute(tokens, own, between=lambda: None)
+
+        return logits_together(ranks, tokens, rows, compute, lockstep=True)
+
+    def _compute(self, tokens: Tokens, rows: Array | None, between: Callable[[], None] | None = None) -> Array:
+        lockstep = self.job.stepper.lockstep
+        return compute_logits(
+            self.job.network,
+            tokens,
+            self.job.hardware,
+            batch_rows=min(self.batch_rows, LOCKSTEP_ROWS) if lockstep else self.batch_rows,
+            batch_tokens=None if lockstep else tokens_a_batch(self.job.hardware.device),
+            rows=rows,
+            between=self.between if between is None else between,
+            smaller=self._take_fewer,
+        )
+
+    def _take_fewer(self, rows: int) -> None:
+        """Memory ran out: the rest of the run evaluates at most so many rows at a time."""
+        if self.job.stepper.lockstep:
+            raise no_room_to_evaluate_together(rows)
+        self.batch_rows = rows
+        self._validation = {}  # in other batches the last bits may be others, and a resumed run has only these
+        self.smaller(rows)
+
+    def _worst(self, split: str, logits: Array, labels: Array, answers: Array) -> list[dict[str, Any]]:
+        """The most wrong rows with their text, so that a page can show them without the data set."""
+        examples, task = self.job.prepared.examples, self.job.prepared.examples.task
+        rows: list[dict[str, Any]] = []
+        for index, own in most_wrong(np.asarray(probabilities(task.kind, logits)), labels):
+            example = examples.rows[split].row(index)
+            shown: dict[str, Any] = {
+                name: example[name][:SHOWN_CHARACTERS] for name in ("text", "pair") if name in example
+            }
+            rows.append(
+                {
+                    "row": example["row"],
+                    **shown,
+                    "label": task.labels[labels[index]],
+                    "predicted": task.labels[answers[index]],
+                    "probability": round(own, 6),
+                }
+            )
+        return rows
+
+
+def logits_together(
+    ranks: Ranks,
+    tokens: Tokens,
+    rows: Array | None,
+    compute: Callable[[Array | None], Array],
+    *,
+    lockstep: bool = False,
+) -> Array:
+    """Logits in input order; where there are several processes, each computes its share of the rows.
+
+    In lockstep every process makes as many passes: one that has a row less computes another for nothing.
+    """
+    if ranks.world == 1:
+        return compute(rows)
+    chosen = np.arange(len(tokens), dtype=np.int64) if rows is None else rows
+    # By length in turn, so that no process gets all the long ones.
+    order = np.argsort(-tokens.lengths[chosen], kind="stable")
+    own = order[ranks.rank :: ranks.world]
+    most = -(-len(order) // ranks.world) if lockstep else len(own)
+    padded = np.concatenate([own, order[: most - len(own)]])
+    part = computed_together(ranks, lambda: compute(chosen[padded]))[: len(own)]
+    return ranks.joined(part, own, len(chosen))  # type: ignore[no-any-return]
+
+
+def computed_together(ranks: Ranks, compute: Callable[[], T]) -> T:
+    """This process's part of what all compute; where one of them was told to stop, all stop here."""
+    stopped: Interrupted | None = None
+    try:
+        part = compute()
+    except Interrupted as error:
+        stopped = error
+    if ranks.any(stopped is not None):
+        raise stopped or Interrupted(*STOPPED_ELSEWHERE)
+    return part
+
+
+def _refuse_not_finite(logits: Array, split: str, step: int) -> None:
+    """A class would be read off such numbers as off any others, and the scores would be quietly wrong."""
+    bad = np.flatnonzero(~np.isfinite(logits).all(axis=1))
+    if not len(bad):
+        return
+    error = Diverged(
+        f"The model's answer to {len(bad)} of {len(logits)} {split} rows is not a finite number, after step {step}.",
+        "Try --precision float32 and a tenth of the learning rate (--lr); if it was so at the start, another --model.",
+    )
+    error.step, error.rows, error.split = step, bad[:100].tolist(), split  # type: ignore[attr-defined]
+    raise error
+
+
+def _replaced(record: Evaluation, **changes: Any) -> Evaluation:
+    import dataclasses
+
+    return dataclasses.replace(record, **changes)
+
+
+WORST_ROWS = 10
+
+
+def probe_rows(rows: int, wanted: int, seed: int) -> Rows:
+    """The fixed sample of training rows that is measured beside the evaluation split."""
+    if rows <= wanted:
+        return np.arange(rows, dtype=np.int64)
+    chosen = np.random.Generator(np.random.Philox(key=[seed, 0x9706E])).choice(rows, wanted, replace=False)
+    return np.sort(chosen).astype(np.int64)
+
+
+def confusion_matrix(labels: Array, predicted: Array, classes: int) -> list[list[int]]:
+    """Counts by true label (row) and predicted label (column)."""
+    table = np.bincount(labels * classes + predicted, minlength=classes * classes)
+    return [[int(count) for count in row] for row in table.reshape(classes, classes)]
+
+
+def most_wrong(probabilities: Array, labels: Array, most: int = WORST_ROWS) -> list[tuple[int, float]]:
+    """Rows to which the model gives their own label the least probability, and that probability."""
+    own = probabilities[np.arange(len(labels)), labels]
+    wrong = np.flatnonzero(probabilities.argmax(axis=1) != labels)
+    worst = wrong[np.argsort(own[wrong], kind="stable")][:most]
+    return [(int(row), float(own[row])) for row in worst]

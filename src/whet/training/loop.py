@@ -1,0 +1,199 @@
+"""The training loop: a generator that yields what happened; the caller saves, logs and draws.
+
+The loop can be entered at any step: what is due at a step (evaluate, save, stop) is asked at the top, and remembered
+in the state, so a run that was cut off between a step and its evaluation goes on with that evaluation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from whet.data.tokens.batches import share
+from whet.engine.network import Feed
+from whet.engine.optimizer import Rate
+from whet.engine.stepper import Stepper
+from whet.errors import Diverged
+from whet.records import End, Evaluation, Finding, Step
+from whet.training.plan import Event, Plan, SavePoint, State, Tick
+from whet.utils.memory import give_back, is_memory_error, no_room_for_one_row, no_room_together, peak_memory_mb
+
+
+def train(
+    state: State,
+    plan: Plan,
+    feed: Feed,
+    stepper: Stepper,
+    rate: Rate,
+    evaluate: Callable[[State], Evaluation],
+    *,
+    rank: int = 0,
+    world: int = 1,
+) -> Iterator[Event]:
+    """Train from wherever the state stands to the end of the plan."""
+    clock = _Clock(state)
+    while True:
+        if plan.evaluate(state.step) and state.evaluated != state.step:
+            check_finite(stepper, feed)
+            yield _judged(evaluate(state), state, plan)
+        # Asked of the state and not of the evaluation above, which may have been made before an interruption.
+        best, reason = state.best_step == state.step, _over(state, plan)
+        wanted = plan.save(state.step) or (best and plan.save_best) or bool(reason)
+        if state.saved != state.step and state.step > 0 and wanted:
+            check_finite(stepper, feed)
+            state.seconds = clock.seconds()
+            yield SavePoint(state.step, "best" if best else "schedule")
+        if reason:
+            state.ended, state.seconds = reason, clock.seconds()
+            yield End(
+                step=state.step,
+                reason=reason,
+                best_step=state.best_step,
+                best_score=state.best_score,
+                seconds=state.seconds,
+            )
+            return
+        epoch, index = divmod(state.step, feed.order.steps_per_epoch)
+        rows = feed.order.batch(epoch, index)
+        yield from _step_within_memory(
+            state.step, stepper, partial(stepper, state.step, feed, rows, share(rows, rank, world), rate(state.step))
+        )
+        state.step += 1
+        if stepper.hardware.device.type == "cpu":
+            check_finite(stepper, feed)  # free of cost where there is no queue to wait for
+        if plan.log(state.step):
+            check_finite(stepper, feed)
+            yield _step_record(state, stepper, feed, rate, clock)
+        state.seconds = clock.seconds()
+        yield Tick(state.step)
+
+
+def check_finite(stepper: Stepper, feed: Feed) -> None:
+    """Read the device's flag; raise Diverged, with the rows of the step, if a step was not finite."""
+    bad = int(stepper.window.first_bad)
+    if bad < 0:
+        return
+    epoch, index = divmod(bad, feed.order.steps_per_epoch)
+    error = Diverged(
+        f"The loss or its gradient stopped being finite at step {bad + 1}; the weights stay as they were before it.",
+        "Try a tenth of the learning rate (--lr), a warm-up (--warmup 0.1), and clipping at 1.0 (--clip 1).",
+    )
+    error.step, error.rows = bad, feed.order.batch(epoch, index).tolist()  # type: ignore[attr-defined]
+    raise error
+
+
+def _judged(record: Evaluation, state: State, plan: Plan) -> Evaluation:
+    """Is this the best evaluation so far? The metric decides, not the loss."""
+    state.evaluated = state.step
+    score = record.metrics.get(plan.metric, record.loss if plan.metric == "loss" else None)
+    if score is None:
+        return record
+    if state.best_score is None:
+        better = True
+    else:
+        gain = score - state.best_score if plan.higher_is_better else state.best_score - score
+        better = gain > plan.min_improvement
+    if better:
+        state.best_score, state.best_step, state.stale = score, state.step, 0
+    else:
+        state.stale += 1
+    return dataclasses.replace(record, best=better)
+
+
+def _over(state: State, plan: Plan) -> str:
+    if plan.patience is not None and state.stale >= plan.patience:
+        return "patience"
+    return "finished" if state.step >= plan.total_steps else ""
+
+
+def _step_within_memory(step: int, stepper: Stepper, take: Callable[[], None]) -> Iterator[Finding]:
+    """Out of memory: half the micro-batch, the same step again. The effective batch stays what it was."""
+    while True:
+        try:
+            take()
+            return
+        except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
+            if not is_memory_error(error):
+                raise
+            if stepper.lockstep:
+                raise no_room_together(error, stepper.micro_rows) from None
+            if stepper.micro_rows <= 1:
+                raise no_room_for_one_row(error) from None
+        stepper.zero()
+        stepper.micro_rows = (stepper.micro_rows + 1) // 2
+        give_back(stepper.hardware.device)
+        yield Finding(
+            # Of the step that is being taken: resuming from before it finds out again.
+            step=step + 1,
+            about="memory",
+            sentence=f"Out of memory: micro-batches of {stepper.micro_rows} rows from here on, the same rows a step.",
+            details={"micro_rows": stepper.micro_rows},
+        )
+
+
+def _step_record(state: State, stepper: Stepper, feed: Feed, rate: Rate, clock: _Clock) -> Step:
+    window = stepper.window
+    # The only place in a step that waits for the device.
+    loss, norm = float(window.loss) / max(1, window.steps), float(window.grad_norm)
+    record = Step(
+        step=state.step,
+        epoch=round(state.step / feed.order.steps_per_epoch, 6),
+        loss=loss,
+        learning_rate=rate(state.step - 1),
+        grad_norm=norm,
+        seconds=round(clock.seconds(), 3),
+        rows_per_second=round(window.rows / max(clock.lap(), 1e-9), 2),
+        memory_mb=round(peak_memory_mb(stepper.hardware.device), 1),
+        uncompared=window.uncompared,
+    )
+    window.clear()
+    return record
+
+
+class _Clock:
+    """Time spent on this run, interruptions left out; monotonic, so a clock that jumps changes nothing."""
+
+    def __init__(self, state: State) -> None:
+        self._before = state.seconds
+        self._start = self._lap = time.monotonic()
+
+    def seconds(self) -> float:
+        return self._before + time.monotonic() - self._start
+
+    def lap(self) -> float:
+        now = time.monotonic()
+        lap, self._lap = now - self._lap, now
+        return lap
+
+
+def as_values(state: State, stepper: Stepper) -> dict[str, Any]:
+    """The plain part of a checkpoint: the state, and the sums since the last log."""
+    window = stepper.window
+    return {
+        "state": dataclasses.asdict(state),
+        "window": {
+            "loss": float(window.loss),
+            "grad_norm": float(window.grad_norm),
+            "steps": window.steps,
+            "rows": window.rows,
+            "uncompared": window.uncompared,
+        },
+        "micro_rows": stepper.micro_rows,
+    }
+
+
+def restore_values(values: dict[str, Any], state: State, stepper: Stepper) -> None:
+    """The inverse of `as_values`."""
+    for name, value in values["state"].items():
+        setattr(state, name, value)
+    window = stepper.window
+    window.loss.fill_(values["window"]["loss"])
+    window.grad_norm.fill_(values["window"]["grad_norm"])
+    window.steps, window.rows = values["window"]["steps"], values["window"]["rows"]
+    window.uncompared = values["window"].get("uncompared", 0)
+    stepper.micro_rows = values["micro_rows"]

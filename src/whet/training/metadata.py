@@ -1,0 +1,127 @@
+"""Describes a run at its start: data.json, environment.json and the start record."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import whet
+from whet.metrics.majority import majority
+from whet.records import Start
+from whet.runs.folder import RunFolder
+from whet.training.export import Array
+from whet.training.setup import Job
+
+if TYPE_CHECKING:
+    from whet.engine.network import Network
+    from whet.task import Task
+    from whet.utils.device import Hardware
+
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "datasets",
+    "accelerate",
+    "safetensors",
+    "numpy",
+    "scikit-learn",
+)
+
+
+def describe_run(folder: RunFolder, job: Job) -> None:
+    """data.json and environment.json: what is trained on, and what computes."""
+    prepared = job.prepared
+    folder.write_json(
+        "data.json",
+        {
+            "origin": prepared.examples.origin,
+            "fingerprint": prepared.examples.fingerprint,
+            "task": prepared.examples.task.kind,
+            "labels": list(prepared.examples.task.labels),
+            "columns": dataclasses.asdict(prepared.examples.columns),
+            "rows": {name: len(tokens) for name, tokens in prepared.tokens.items()},
+            "tokens": {name: tokens.fingerprint for name, tokens in prepared.tokens.items()},
+            "max_length": prepared.max_length,
+            "truncation": {name: dataclasses.asdict(tokens.ledger) for name, tokens in prepared.tokens.items()},
+            "audit": prepared.audit.as_dict(),
+        },
+    )
+    described = describe_environment(job.hardware, job.network)
+    folder.write_json("environment.json", {**described, "processes": job.ranks.world})
+
+
+def describe_environment(hardware: Hardware, network: Network) -> dict[str, Any]:
+    """Versions, device, precision, and the path the engine takes with the reason."""
+    import torch
+
+    device = hardware.device
+    return {
+        "whet": whet.__version__,
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "device": str(device),
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "precision": hardware.precision,
+        "precision_why": hardware.why,
+        "path": network.path,
+        "path_why": network.why,
+    }
+
+
+def start_record(job: Job) -> Start:
+    """What must be known to read the curves."""
+    from whet.records import now
+
+    task, tokens = job.prepared.examples.task, job.prepared.tokens
+    return Start(
+        step=0,
+        total_steps=job.plan.total_steps,
+        steps_per_epoch=job.feed.order.steps_per_epoch,
+        task=task.kind,
+        labels=list(task.labels),
+        rows={name: len(split) for name, split in tokens.items()},
+        prior={name: prior(task, split.labels) for name, split in tokens.items() if split.labels is not None},
+        metric=job.metric,
+        higher_is_better=job.plan.higher_is_better,
+        majority=majority_answer(task, job.prepared.labels("train"), job.prepared.labels("validation")),
+        evaluations=sum(job.plan.evaluate(step) for step in range(1, job.plan.total_steps + 1)),
+        overlap=job.prepared.audit.overlap.get("validation", 0.0),
+        unknown=job.prepared.audit.tokens.get("unknown", 0.0),
+        time=now(),
+    )
+
+
+def majority_answer(task: Task, train: Array | None, labels: Array | None) -> dict[str, Any]:
+    """The score of always giving the commonest answer of the training rows."""
+    if train is None or labels is None or not len(labels):
+        return {}
+    found = majority(task.kind, train, labels)
+    return {"label": found.named(task.labels), "metric": found.metric, "value": found.value, **found.scores}
+
+
+def prior(task: Task, labels: Array) -> list[float]:
+    """Share of each label; nothing for regression."""
+    if task.kind == "regression":
+        return []
+    if task.kind == "multilabel":
+        return [float(share) for share in labels.mean(axis=0)]
+    counts = np.bincount(labels, minlength=len(task.labels))
+    return [float(count) / max(1, len(labels)) for count in counts]
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"

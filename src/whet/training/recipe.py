@@ -1,0 +1,77 @@
+"""Settings of a training chosen from its rows: how often, how fast, with which loss.
+
+A pretrained model needs some hundred steps to move, whatever the number of rows: few rows are gone through more often.
+docs/recipe.md says what was measured. What somebody has set stays as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from typing import Any
+
+from whet.config import Config
+from whet.errors import UsageError
+from whet.task import Task
+
+MANY_EPOCHS, FEW_EPOCHS = 20.0, 3.0
+MINILM_WIDTH, MINILM_RATE = 384, 1e-4
+COMPARED_ROWS = 10_000
+"""Up to so many rows the contrastive half pays; beyond, cross-entropy alone is as good."""
+MANY_CLASSES = 8
+"""From more classes on, batches are twice as large: two rows of one class must meet in them."""
+
+
+def epochs_for(rows: int) -> float:
+    """20 up to 300 rows, 6 at 1,000, 3 from 10,000 on; in between along a line in the logarithm of the rows."""
+    known = ((300, MANY_EPOCHS), (1_000, 6.0), (10_000, FEW_EPOCHS))
+    if rows <= known[0][0]:
+        return MANY_EPOCHS
+    for (few, more), (many, less) in itertools.pairwise(known):
+        if rows <= many:
+            share = math.log(rows / few) / math.log(many / few)
+            return round(more + share * (less - more), 1)
+    return FEW_EPOCHS
+
+
+def rate_for(width: int) -> float:
+    """The peak rate: 1e-4 for a model as narrow as MiniLM, less for wider ones."""
+    return float(f"{MINILM_RATE * min(1.0, MINILM_WIDTH / width):.1e}")
+
+
+def chosen_settings(rows: int, task: Task, width: int) -> dict[str, Any]:
+    """What the recipe would set for so many training rows of this task."""
+    classes = task.kind in ("binary", "multiclass")
+    return {
+        "epochs": epochs_for(rows),
+        "learning_rate": rate_for(width),
+        "warmup": 0.1,
+        "batch_size": 32 if len(task.labels) > MANY_CLASSES else 16,
+        "contrastive": 0.5 if classes and rows <= COMPARED_ROWS else 0.0,
+    }
+
+
+def follow_recipe(config: Config, rows: int, task: Task, width: int) -> tuple[Config, str]:
+    """The settings with the recipe's in all places where nobody set one, and the line that says so."""
+    if config.train.recipe == "course":
+        return config, ""
+    free = {name: value for name, value in chosen_settings(rows, task, width).items() if name not in config.given}
+    if "max_steps" in config.given:
+        free.pop("epochs", None)
+    train = dataclasses.replace(config.train, **free)
+    parts = [f"{train.epochs:g} epochs" if train.max_steps is None else f"{train.max_steps} steps"]
+    parts[0] += f" at {train.learning_rate:g}"
+    if train.contrastive:
+        parts.append("contrastive loss")
+    said = f"Recipe for {rows:,} rows: {', '.join(parts)} (--recipe course for the usual settings)."
+    return dataclasses.replace(config, train=train), said
+
+
+def refuse_contrastive(config: Config, task: Task) -> None:
+    """Rows are compared by their class: where they have none, or several, there is nothing to compare."""
+    if config.train.contrastive and task.kind not in ("binary", "multiclass"):
+        raise UsageError(
+            f"contrastive is {config.train.contrastive:g}, and a {task.kind} task has no classes to compare.",
+            "Leave --contrastive out.",
+        )

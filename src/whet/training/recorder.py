@@ -1,0 +1,256 @@
+"""The one writer of a run: takes the loop's events, appends records, saves, restores, finishes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from whet.errors import ArtifactError, Diverged, Interrupted, WhetError
+from whet.records import End, Evaluation, Finding, Record, Resume, Save, Start, now
+from whet.runs.folder import RunFolder
+from whet.runs.report.html import write_report_quietly
+from whet.runs.verdict.judge import early_verdict
+from whet.training.setup import Job, Say
+from whet.utils.hf_libraries import keep_what_is_loaded
+from whet.utils.signals import Interrupts
+
+if TYPE_CHECKING:
+    from whet.training.checkpoints import Checkpoint
+
+Listener = Callable[[Any, Job], None]
+"""Called with every event of the loop."""
+
+
+class Recorder:
+    """From the first record, or from the newest whole checkpoint, to the end of the plan."""
+
+    def __init__(self, folder: RunFolder, job: Job, interrupts: Interrupts, say: Say, listen: Listener) -> None:
+        from whet.training.checkpoints import CheckpointFolder
+        from whet.training.evaluation import Evaluator
+
+        self.folder, self.job, self.interrupts, self.say, self.listen = folder, job, interrupts, say, listen
+        self.ranks = job.ranks
+        self.checkpoints = CheckpointFolder(folder.checkpoints, keep=job.prepared.config.run.keep)
+        self.evaluator = Evaluator(job, interrupts.check, self._evaluates_fewer)
+
+    def run(self, *, resuming: bool, changed: str = "") -> None:
+        """`changed` says in words what differs from the settings that the run was begun with."""
+        with self.ranks.ending_together():
+            self._run(resuming, changed)
+
+    def _run(self, resuming: bool, changed: str) -> None:
+        from whet.training.export import finish
+        from whet.training.metadata import describe_run, start_record
+
+        if self.ranks.is_main:
+            self.folder.drop_torn_line()
+        resumed = resuming and self._restore(changed)
+        if self.ranks.is_main:
+            describe_run(self.folder, self.job)
+        if changed or not resumed:
+            self._append(start_record(self.job))
+        keep_what_is_loaded()
+        try:
+            ended = self._train()
+            finish(self.folder, self.job, self.checkpoints, self.evaluator, self._append)
+            self.checkpoints.wait()  # the last save went on meanwhile
+            self._append(ended)
+        except Interrupted:
+            self._append(self._end(self.interrupts.reason))
+            raise
+        except Diverged as error:
+            self._write_down(error)
+            raise
+        finally:
+            with contextlib.suppress(WhetError):  # what went wrong first is on its way to the user
+                self.checkpoints.wait()
+            if self.ranks.is_main:
+                write_report_quietly(self.folder, self.say)
+
+    def _train(self) -> End:
+        """The loop, to its end or to a checkpoint of where it was interrupted."""
+        try:
+            ended = self._loop()
+            if ended.reason == "patience":
+                self.say(f"Stopped early at step {ended.step} of {self.job.plan.total_steps}: the score grew no more.")
+            if self.ranks.world > 1:
+                self.checkpoints.wait()
+                self.ranks.wait_for_all()  # the best checkpoint is about to be read by everybody
+            return ended
+        except Interrupted:
+            self._save("interrupted")
+            self.checkpoints.wait()
+            self.say(f"Saved step {self.job.state.step} in {self.folder.path}.")
+            raise
+
+    def _loop(self) -> End:
+        from whet.training.loop import train
+        from whet.training.plan import SavePoint, Tick
+
+        job, ranks = self.job, self.ranks
+        events = train(
+            job.state,
+            job.plan,
+            job.feed,
+            job.stepper,
+            job.rate,
+            self.evaluator,
+            rank=ranks.rank,
+            world=ranks.world,
+        )
+        for event in events:
+            if isinstance(event, End):
+                return event
+            if isinstance(event, Record):
+                self._append(event)
+                if isinstance(event, Evaluation):
+                    self._judge(event.step)
+            else:
+                self.listen(event, job)
+            if isinstance(event, SavePoint):
+                self._save(event.reason)
+            self.checkpoints.poll()
+            if isinstance(event, Finding):
+                self.say(event.sentence)
+            elif isinstance(event, Tick) or ranks.world == 1:
+                # A finding comes in the middle of a step, where there is nothing whole to save.
+                self.interrupts.check_together(ranks.any)
+        raise AssertionError("the loop ends with an End record")
+
+    def _judge(self, step: int) -> None:
+        """What the curves say so far, where it is news."""
+        if not self.ranks.is_main:
+            return
+        finding = early_verdict(self.folder.records(), step)
+        if finding is not None:
+            self._append(finding)
+            self.say(f"So far: {finding.sentence}")
+
+    def _append(self, record: Record) -> None:
+        if not self.ranks.is_main:
+            return
+        self.folder.append(record)
+        self.listen(record, self.job)
+
+    def _save(self, reason: str) -> None:
+        """Save in the background; the record is written once the checkpoint is whole."""
+        from whet.distributed.group import checksum
+        from whet.training.checkpoints import Checkpoint
+        from whet.training.loop import as_values, check_finite
+
+        job = self.job
+        if job.state.saved == job.state.step:
+            return
+        check_finite(job.stepper, job.feed)
+        # A save that no schedule asked for must not stand in for the one that the schedule asks for here.
+        job.state.saved = -1 if reason == "interrupted" else job.state.step
+        values = {
+            **as_values(job.state, job.stepper),
+            "reason": reason,
+            "evaluation_rows": self.evaluator.batch_rows,
+            "eval_batch_size": job.prepared.config.evaluate.eval_batch_size,
+        }
+        record = Save(step=job.state.step, path=self._name(job.state.step), reason=reason)
+        tensors = job.stepper.tensors()
+        if self.ranks.world > 1 and not job.stepper.lockstep:
+            self.ranks.require_same("The weights", checksum(list(tensors["model"].values())))
+        if not self.ranks.is_main:
+            return
+        self.checkpoints.save(
+            Checkpoint(job.state.step, tensors, values),
+            job.state.best_step,
+            before=self.folder.sync_records,
+            done=lambda: self._append(record),
+        )
+
+    def _name(self, step: int) -> str:
+        return f"checkpoints/{self.checkpoints.folder(step).name}"
+
+    def _restore(self, changed: str) -> bool:
+        """Go on from the newest whole checkpoint; say which ones were not whole."""
+        if not self.ranks.is_main:
+            return self._follow()
+        saved = {record.step for record in self.folder.records() if isinstance(record, Save)}
+        checkpoint, passed_over = self.checkpoints.load_newest(saved)
+        for line in passed_over:
+            self.say(f"Passed over: {line}")
+        start = next((record for record in self.folder.all_records() if isinstance(record, Start)), None)
+        if start is not None:
+            self.listen(start, self.job)  # whoever draws must know where the end is
+        if checkpoint is None:
+            if passed_over:
+                raise ArtifactError(
+                    f"No checkpoint of {str(self.folder.path)!r} is whole.", "Start again with another --run."
+                )
+            self.ranks.from_main(None)
+            return start is not None and self._begin_again()
+        if start is None:
+            raise ArtifactError(
+                f"{str(self.folder.path)!r} has checkpoints and no records: what was measured before is gone.",
+                "Start again with another --run.",
+            )
+        self.checkpoints.set_aside_after(checkpoint.step)
+        self.ranks.from_main(checkpoint.step)
+        self._take_up(checkpoint)
+        name, notes = self._name(checkpoint.step), [*passed_over, *([changed] if changed else [])]
+        self._append(Resume(step=checkpoint.step, path=name, note="; ".join(notes), time=now()))
+        # The process may have died between completing this checkpoint and recording it.
+        self._append(Save(step=checkpoint.step, path=name, reason=str(checkpoint.values["reason"])))
+        self.say(f"Resuming {self.folder.path} from step {checkpoint.step} of {self.job.plan.total_steps}.")
+        return True
+
+    def _follow(self) -> bool:
+        """The checkpoint that the main process has chosen."""
+        step = self.ranks.from_main(None)
+        if step is not None:
+            self._take_up(self.checkpoints.load(step))
+        return True
+
+    def _take_up(self, checkpoint: Checkpoint) -> None:
+        from whet.training.loop import restore_values
+
+        values = dict(checkpoint.values)
+        self.job.stepper.load(checkpoint.tensors)
+        restore_values(values, self.job.state, self.job.stepper)
+        # Fewer than asked for, where memory ran out; but not if something else is asked for now.
+        if values.get("eval_batch_size") == self.job.prepared.config.evaluate.eval_batch_size:
+            self.evaluator.batch_rows = int(values["evaluation_rows"])
+
+    def _begin_again(self) -> bool:
+        """The run was cut off before its first checkpoint: everything recorded is taken back."""
+        self._append(Resume(step=0, path="", note="no checkpoint yet", time=now()))
+        self.say(f"Resuming {self.folder.path} from the beginning: it has no checkpoint yet.")
+        return True
+
+    def _evaluates_fewer(self, rows: int) -> None:
+        finding = Finding(
+            step=self.job.state.step,
+            about="memory",
+            sentence=f"Out of memory: evaluations take at most {rows} rows at a time from here on.",
+            details={"evaluation_rows": rows},
+        )
+        self._append(finding)
+        self.say(finding.sentence)
+
+    def _write_down(self, error: Diverged) -> None:
+        """The rows that were not finite, for a person to look at."""
+        name: str = getattr(error, "split", "train")
+        step, rows = getattr(error, "step", self.job.state.step), getattr(error, "rows", [])
+        if not self.ranks.is_main:
+            return
+        split = self.job.prepared.examples.rows[name]
+        found = {"step": step + 1, "message": str(error), "split": name, "rows": [split.row(int(row)) for row in rows]}
+        self.folder.write_json("divergence.json", found)
+        self.say(f"The {len(rows)} {name} rows are in {self.folder.path / 'divergence.json'}.")
+        self._append(self._end("diverged", step))
+
+    def _end(self, reason: str, step: int | None = None) -> End:
+        state = self.job.state
+        return End(
+            step=state.step if step is None else step,
+            reason=reason,
+            best_step=state.best_step,
+            best_score=state.best_score,
+            seconds=round(state.seconds, 3),
+        )

@@ -1,0 +1,180 @@
+"""One run, from a source to a finished run folder. Every door that trains comes through here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from whet.config import Config, to_toml
+from whet.distributed.environment import require_several, several_processes
+from whet.distributed.group import Ranks
+from whet.errors import Interrupted, WhetError
+from whet.runs.folder import CONFIG, RunFolder
+from whet.runs.report.html import write_report_quietly
+from whet.training.recipe import MINILM_WIDTH, follow_recipe, refuse_contrastive
+from whet.training.recorder import Listener, Recorder
+from whet.training.resume import compare_with_before, open_run, refuse_other_tokens
+from whet.training.setup import ModelBeside, Say, make_job, make_tokens, read_examples
+from whet.utils.gpu_files import refuse_impossible
+from whet.utils.signals import Interrupts
+
+if TYPE_CHECKING:
+    from whet.data.examples import Examples
+
+
+def train_run(
+    source: Any,
+    config: Config,
+    *,
+    accept_changes: bool = False,
+    say: Say = lambda line: None,
+    listen: Listener = lambda event, job: None,
+) -> RunFolder:
+    """Train to the end of the plan, or go on with a run that was interrupted."""
+    from whet.integrations.trackers import available
+
+    if config.run.offline:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # read by the hub's client when it is first imported
+    available(config.run.report_to)
+    if config.train.shard:
+        require_several()
+    refuse_impossible(config.train.device)
+    with Interrupts(config.run.max_minutes) as interrupts:
+        ranks = _join(config.train.device)
+        if not ranks.is_main:
+            say, listen = nothing, nothing  # what happens is told once
+        with ranks.leaving():
+            return _train_among(ranks, source, config, interrupts, accept_changes, say, listen)
+
+
+def _train_among(
+    ranks: Ranks,
+    source: Any,
+    config: Config,
+    interrupts: Interrupts,
+    accept_changes: bool,
+    say: Say,
+    listen: Listener,
+) -> RunFolder:
+    from whet.integrations.trackers import Place, tracked
+
+    with ranks.together(), interrupts.at_once():
+        examples, report = read_examples(source, config, say)
+        refuse_contrastive(config, examples.task)
+        if ranks.is_main:
+            _refuse_changes(config, examples.fingerprint, accept_changes)
+    # The data is read; only now the heavy libraries are loaded, which takes longer than most mistakes deserve.
+    from whet.training.estimate import estimate, require_disk
+    from whet.utils.device import wake
+
+    wake(config.train.device)
+    config = _with_recipe(config, examples, say)
+    with ranks.together():
+        opened = open_run(config, accept_changes) if ranks.is_main else None
+    folder: RunFolder
+    folder, resuming = ranks.from_main(opened)
+    with ExitStack() as held:
+        with ranks.together():
+            if ranks.is_main:
+                held.enter_context(folder.locked())
+            folder.refuse_links()
+        if ranks.from_main(resuming and folder.finished):
+            with ranks.together():
+                compare_with_before(folder, config, examples.fingerprint, accept_changes)
+            say(f"{folder.path} is finished already.")
+            if ranks.is_main and not (folder.path / "report.html").exists():
+                write_report_quietly(folder, say)
+            return folder
+        is_mine = ranks.is_main and not resuming
+        with _no_folder_left(folder, is_mine), ranks.together(), interrupts.at_once():
+            before = folder.data if resuming else {}
+            changed = compare_with_before(folder, config, examples.fingerprint, accept_changes) if resuming else ""
+            model = ModelBeside(config, examples.task)
+            prepared = make_tokens(config, examples, report, say, interrupts.check, model)
+            changed = changed or refuse_other_tokens(folder, before, prepared, accept_changes)
+            job = make_job(prepared, say, ranks, model=model)
+            expected = estimate(job)
+            say(expected.sentence())
+            require_disk(folder.path, expected)
+        ranks.require_same("The tokens", [tokens.fingerprint for tokens in prepared.tokens.values()])
+        if resuming and folder.environment.get("processes", ranks.world) != ranks.world:
+            say(f"Begun with another number of processes: with {ranks.world} it is equal only within tolerance.")
+        if changed and ranks.is_main:
+            say(f"Going on although {changed}.")
+            folder.write_text(CONFIG, to_toml(config))
+        place = Place(folder.path / "tensorboard", "whet", folder.path.name)
+        trackers = config.run.report_to if ranks.is_main else ()
+        with tracked(trackers, place, config.flat(), say) as track:
+
+            def tell(event: Any, job: Any) -> None:
+                track(event)
+                listen(event, job)
+
+            Recorder(folder, job, interrupts, say, tell).run(resuming=resuming, changed=changed)
+    return folder
+
+
+def _refuse_changes(config: Config, fingerprint: str, accept: bool) -> None:
+    """What would be refused when the folder is opened, before the heavy libraries are loaded."""
+    path = Path(config.run.run or "")
+    if config.train.recipe == "course" and config.run.run is not None and (path / CONFIG).is_file():
+        compare_with_before(RunFolder.open(path), config, fingerprint, accept)
+
+
+def _with_recipe(config: Config, examples: Examples, say: Say) -> Config:
+    """The settings of this run, those that were left to the recipe among them."""
+    if config.train.recipe == "course":
+        return config
+    from whet.models.pretrained import load_config
+
+    found = load_config(config.model.model, config.model)
+    width = int(getattr(found, "hidden_size", 0) or getattr(found, "dim", MINILM_WIDTH))
+    config, said = follow_recipe(config, len(examples.rows["train"]), examples.task, width)
+    say(said)
+    return config
+
+
+def _join(device: str) -> Ranks:
+    """This process among those that were started with it; alone, torch is not needed to know that."""
+    if not several_processes():
+        return Ranks()
+    from whet.distributed.rendezvous import join_processes
+
+    return join_processes(device)
+
+
+@contextmanager
+def _no_folder_left(folder: RunFolder, is_mine: bool) -> Iterator[None]:
+    """A run that could not even start (a wrong model, metric or device) leaves no folder behind."""
+    try:
+        yield
+    except Interrupted:
+        raise
+    except WhetError:
+        if is_mine:
+            folder.discard_unstarted()
+        raise
+
+
+def nothing(*_: Any) -> None:
+    """What a process that is not the main one says."""
+
+
+def rehearse(source: Any, config: Config, say: Say, *, accept_changes: bool = False) -> None:
+    """Everything up to the first step: what was understood, and what training would take."""
+    from whet.integrations.trackers import available
+
+    available(config.run.report_to)
+    refuse_impossible(config.train.device)
+    examples, report = read_examples(source, config, say)
+    refuse_contrastive(config, examples.task)
+    _refuse_changes(config, examples.fingerprint, accept_changes)
+    config = _with_recipe(config, examples, say)
+    from whet.training.estimate import estimate
+
+    model = ModelBeside(config, examples.task)
+    job = make_job(make_tokens(config, examples, report, say, model=model), say, model=model)
+    say(estimate(job).sentence())

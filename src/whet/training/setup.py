@@ -1,0 +1,237 @@
+"""From settings and a source to everything that a run needs: examples, tokens, model, plan."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from whet.config import Config
+from whet.data.audit.audit import NOTE, Audit, Finding, audit
+from whet.data.cache import cache_root
+from whet.data.examples import Examples, load_examples
+from whet.data.tokens.table import Tokens, tokenize
+from whet.distributed.group import Ranks
+from whet.errors import DataError
+from whet.training.plan import choose_metric, make_plan
+from whet.training.task_settings import refuse_without_effect
+
+if TYPE_CHECKING:
+    from whet.engine.losses import Loss
+    from whet.engine.network import Network, TokenFeed
+    from whet.engine.optimizer import Rate
+    from whet.engine.stepper import Stepper
+    from whet.models.pretrained import Loaded
+    from whet.task import Task
+    from whet.training.plan import Plan, State
+    from whet.utils.device import Hardware
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What can be known before a model is loaded."""
+
+    config: Config
+    examples: Examples
+    audit: Audit
+    tokenizer: Any
+    tokens: dict[str, Tokens]
+    max_length: int
+
+    def labels(self, split: str) -> np.ndarray[Any, Any] | None:
+        return self.tokens[split].labels if split in self.tokens else None
+
+
+@dataclass
+class Job:
+    """What trains: the model and all around it, ready to take the first step or to be restored."""
+
+    prepared: Prepared
+    network: Network
+    hardware: Hardware
+    loss: Loss
+    feed: TokenFeed
+    stepper: Stepper
+    plan: Plan
+    rate: Rate
+    state: State
+    metric: str
+    said: list[str] = field(default_factory=list)
+    ranks: Ranks = field(default_factory=Ranks)
+
+
+def read_examples(source: Any, config: Config, say: Say) -> tuple[Examples, Audit]:
+    """The data, what was understood, and what is wrong with it; errors stop here, before time is spent."""
+    if config.data.task != "auto":
+        refuse_without_effect(config, config.data.task)
+    examples = load_examples(source, config.data)
+    for line in examples.said:
+        say(line)
+    refuse_without_effect(config, examples.task.kind)
+    choose_metric(config.evaluate.metric, examples.task.kind)  # refused here, and chosen with the plan
+    report = audit(examples)
+    _stop_or_say(report, (), config, say)
+    if "train" not in examples.rows:
+        raise DataError(f"{config.data.source!r} has no training rows.")
+    return examples, report
+
+
+def _stop_or_say(report: Audit, told: Collection[Finding], config: Config, say: Say) -> None:
+    report.stop_unless_allowed(config.data.allow)
+    for finding in report.findings:
+        if finding not in told and (finding.severity != NOTE or finding.code == "too-long"):
+            say(f"{finding.severity.capitalize()}: {finding.message}")
+
+
+class ModelBeside:
+    """The model, loaded by a thread of its own while rows are tokenized.
+
+    Its head is drawn from torch's global generator: nothing in between may draw from that.
+    """
+
+    def __init__(self, config: Config, task: Task) -> None:
+        self._config, self._task = config, task
+        # A daemon: whoever gives up does not wait for a download.
+        self._thread = threading.Thread(target=self._load, name="whet-model", daemon=True)
+        self._loaded: Loaded | None = None
+        self._failure: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises what went wrong, if that is known already."""
+        if self._failure is not None:
+            raise self._failure
+
+    def loaded(self) -> Loaded:
+        if self._thread.ident is None:
+            self._load()
+        else:
+            self._thread.join()
+        self.check()
+        assert self._loaded is not None
+        return self._loaded
+
+    def _load(self) -> None:
+        from whet.models.pretrained import load_model
+
+        config = self._config
+        try:
+            self._loaded = load_model(config.model.model, self._task, config.model, seed=config.train.seed)
+        except BaseException as error:
+            self._failure = error
+
+
+def make_tokens(
+    config: Config,
+    examples: Examples,
+    report: Audit,
+    say: Say,
+    between: Callable[[], None] = lambda: None,
+    model: ModelBeside | None = None,
+) -> Prepared:
+    """Token tables of every split, from the cache where the same texts were tokenized before."""
+    from whet.models.pretrained import length_limit, load_config, load_tokenizer
+    from whet.models.safety import refuse_other_tokenizer
+
+    tokenizer = load_tokenizer(config.model.model, config.model)
+    model_config = load_config(config.model.model, config.model)
+    refuse_other_tokenizer(config.model.model, tokenizer, model_config)
+    limit = length_limit(tokenizer, model_config, config.model.max_length)
+    if limit < (config.model.max_length or 0):
+        say(f"{config.model.model} reads at most {limit} tokens, and no more by --max-length.")
+    tokenizer.model_max_length = limit  # saved with the model: whoever loads it reads as much as was trained on
+    if model is not None:
+        model.start()  # not before: the libraries are loaded by now
+
+    def tick(rows: int) -> None:
+        between()
+        if model is not None:
+            model.check()
+
+    tokens = {}
+    for name, split in examples.rows.items():
+        tokens[name] = tokenize(
+            split,
+            tokenizer,
+            max_length=limit,
+            task=examples.task,
+            cache=cache_root(),
+            on_progress=tick,
+        )
+    read = _as_read(config, examples, report, tokenizer, tokens, limit)
+    _stop_or_say(read, report.findings, config, say)
+    return Prepared(config, examples, read, tokenizer, tokens, limit)
+
+
+def _as_read(
+    config: Config, examples: Examples, report: Audit, tokenizer: Any, tokens: dict[str, Tokens], limit: int
+) -> Audit:
+    """The audit, with what this tokenizer makes of the texts."""
+    from whet.data.audit.tokenizer_fit import with_tokens
+    from whet.data.tokens.facts import Alphabet, token_facts
+
+    alphabet = Alphabet.of(tokenizer)
+    facts = {name: token_facts(found, examples.rows[name], alphabet) for name, found in tokens.items()}
+    return with_tokens(report, facts, config.model.model, limit)
+
+
+def make_job(
+    prepared: Prepared,
+    say: Say,
+    ranks: Ranks | None = None,
+    *,
+    dropout: bool = True,
+    model: ModelBeside | None = None,
+) -> Job:
+    """Load the model and lay out the whole training. Without dropout only to compare losses."""
+    from whet.data.tokens.batches import Order
+    from whet.engine.dispatch import choose_path
+    from whet.engine.losses import Loss, balanced_weights
+    from whet.engine.network import TokenFeed
+    from whet.engine.optimizer import learning_rate
+    from whet.models.pretrained import without_dropout
+    from whet.training.plan import State
+    from whet.utils.device import choose_hardware
+
+    config, task = prepared.config, prepared.examples.task
+    train = config.train
+    hardware = choose_hardware(train.device, train.precision)
+    loaded = (model or ModelBeside(config, task)).loaded()
+    say(f"Model: {loaded.said}.")
+    classifier = loaded.model if dropout else without_dropout(loaded.model)
+    labels = prepared.labels("train")
+    assert labels is not None
+    weights = balanced_weights(task, labels) if train.class_weights == "balanced" else None
+    loss = Loss(task, weights, train.label_smoothing, train.contrastive)
+    ranks = ranks or Ranks()
+    tokens = prepared.tokens["train"]
+    order = Order(
+        rows=len(tokens),
+        batch_size=train.batch_size * train.accumulate,
+        seed=train.seed,
+        kind=train.order,
+        lengths=tokens.lengths,
+    )
+    network, stepper = choose_path(classifier, loss, train, hardware, list(prepared.tokens.values()), ranks, order)
+    total = train.max_steps or max(1, round(train.epochs * order.steps_per_epoch))
+    metric = choose_metric(config.evaluate.metric, task.kind)
+    return Job(
+        prepared=prepared,
+        network=network,
+        hardware=hardware,
+        loss=loss,
+        feed=TokenFeed(tokens, order, network, loss),
+        stepper=stepper,
+        plan=make_plan(config, total, metric, "validation" in prepared.tokens),
+        rate=learning_rate(train, total),
+        state=State(),
+        metric=metric,
+        ranks=ranks,
+    )

@@ -1,0 +1,162 @@
+"""Which device computes, in which precision, and which of several processes this one is."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from whet.errors import UsageError
+from whet.utils.gpu_files import no_cuda
+
+_knowing = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The device and the precision that were chosen, with the reason in words."""
+
+    device: torch.device
+    precision: str
+    why: str
+    slow: str = ""
+    """What to tell whoever asked for a precision that this device computes only by detours; one sentence."""
+
+    @property
+    def bf16(self) -> bool:
+        return self.precision == "bf16"
+
+
+def choose_hardware(device: str = "auto", precision: str = "auto") -> Hardware:
+    """The asked-for device, or the best there is; `auto` precision is bf16 only where it is native."""
+    found = find_device(device)
+    if found.type == "cuda":
+        _small_workspaces()
+    native, reason = _native_bf16(found)
+    if precision == "auto":
+        return Hardware(found, "bf16" if native else "float32", reason)
+    if precision == "bf16" and found.type == "mps":
+        raise UsageError("precision is 'bf16' and the device is mps, which trains in float32 here.")
+    if found.type == "cuda" and precision == "float32":
+        # Asked-for float32 is honoured to the letter: no tf32 in matrix products.
+        torch.backends.cuda.matmul.allow_tf32 = False
+    if precision == "bf16" and not native:
+        slow = f"bf16 was asked for and {reason}: it works, slowly; float32 is faster here."
+        return Hardware(found, precision, f"asked for, although {reason}", slow)
+    return Hardware(found, precision, "asked for")
+
+
+def wake(device: str) -> None:
+    """Begin to start the GPU that `choose_hardware` will choose: that takes a while, in which others can be loaded."""
+    _small_workspaces()  # here: another thread that reads the environment must not see it change
+
+    def start() -> None:
+        with contextlib.suppress(Exception):  # what is wrong with it is said when it is chosen
+            if device == "auto" or device.startswith("cuda"):
+                _start_driver()
+            if (found := find_device(device)).type == "cuda":
+                for dtype in (torch.bfloat16, torch.float32):  # loads the products, and starts the thread of backward
+                    x = torch.zeros(16, 16, dtype=dtype, device=found, requires_grad=True)
+                    (x @ x).sum().backward()  # type: ignore[no-untyped-call]
+                know_compiler()
+
+    threading.Thread(target=start, name="whet-wake", daemon=True).start()
+
+
+def _start_driver() -> None:
+    """By torch, all other threads would wait for it, a fifth of a second."""
+    with contextlib.suppress(OSError):  # there is none
+        ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1").cuInit(0)
+
+
+def _small_workspaces() -> None:
+    """Every stream has a workspace of its own for products: 8 MB of it do as well as the default of 32."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8")
+
+
+def know_compiler() -> None:
+    """Triton finds what it has compiled by a hash over itself, half a gigabyte, which the first kernel waits for.
+
+    Whoever comes second waits for the first: several threads that compute it at once take four times as long.
+    """
+    with _knowing, contextlib.suppress(ImportError, AttributeError):  # another version has it elsewhere, and waits
+        from triton.runtime import cache
+
+        cache.triton_key()
+
+
+def find_device(name: str) -> torch.device:
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        if torch.backends.mps.is_available():
+            return torch.device("mps")
+        return torch.device("cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"device is {name!r}.", "It must be auto, cpu, cuda, cuda:N or mps.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise no_cuda(name)
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UsageError("device is 'mps' and torch sees no MPS device.", "Leave --device out to use the CPU.")
+    return device
+
+
+def _native_bf16(device: torch.device) -> tuple[bool, str]:
+    if device.type == "cuda":
+        native = torch.cuda.get_device_capability(device) >= (8, 0)
+        return native, "the GPU computes bf16 natively" if native else "the GPU has no native bf16"
+    if device.type == "cpu":
+        native = onednn_takes_bf16() and (not _is_x86() or _x86_multiplies_bf16())
+        return native, "the CPU computes bf16 natively" if native else "the CPU has no native bf16"
+    return False, f"{device.type} trains in float32 here"
+
+
+def onednn_takes_bf16() -> bool:
+    """Asked of oneDNN, which multiplies for torch: it knows every kind of processor, and what it was told not to use.
+
+    `ONEDNN_MAX_CPU_ISA` limits it; on ARM the answer is whether the processor itself multiplies bf16.
+    """
+    question: Any = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", bool)
+    onednn: Any = torch.backends.mkldnn
+    return bool(onednn.is_available()) and bool(question())
+
+
+def _is_x86() -> bool:
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
+def _x86_multiplies_bf16() -> bool:
+    """With AVX-512 alone oneDNN takes bf16 and computes it in float32, which is slower than float32 by itself."""
+    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, check, bool)() for check in checks)
+
+
+def instruction_sets() -> str:
+    """What torch computes with on this processor, in a few words: `AVX2, no bf16`."""
+    native, _ = _native_bf16(torch.device("cpu"))
+    bf16 = "native bf16" if native else "bf16 by detours" if onednn_takes_bf16() else "no bf16"
+    return f"{torch.backends.cpu.get_cpu_capability()}, {bf16}"
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for queued work, so that a clock read after it is true."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def precision(hardware: Hardware) -> AbstractContextManager[Any]:
+    """bf16 in matrix products with float32 weights, or plain float32."""
+    if hardware.bf16:
+        return torch.autocast(hardware.device.type, torch.bfloat16)
+    return nullcontext()

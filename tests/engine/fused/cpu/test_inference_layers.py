@@ -1,0 +1,39 @@
+"""A network that only predicts: the answers of one that could be trained, in less room."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import random_tokens, small_model
+from whet.engine.fused.cpu.inference_layers import FrozenCpuPieces
+from whet.engine.fused.network import FusedNetwork
+from whet.utils.device import Hardware
+
+CPU = torch.device("cpu")
+BF16 = Hardware(CPU, "bf16", "")
+ROWS = np.arange(9)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra"])
+def test_frozen_weights_give_the_same_logits(family: str) -> None:
+    tokens = random_tokens(rows=9, types=family in ("bert", "electra"))
+    trained, frozen = (
+        FusedNetwork(small_model(family, width=64).eval(), BF16, training=training) for training in (True, False)
+    )
+    assert isinstance(frozen.pieces, FrozenCpuPieces) == FrozenCpuPieces.available()
+    with torch.no_grad():
+        expected, found = (network.logits(network.collate(tokens, ROWS)) for network in (trained, frozen))
+        exact = FusedNetwork(small_model(family, width=64).eval(), Hardware(CPU, "float32", ""), training=False)
+        reference = exact.logits(exact.collate(tokens, ROWS))
+    # As near to float32 as bf16 is without packing.
+    allowed = max(2 * float((expected - reference).abs().max()), 1e-3)
+    assert float((found - reference).abs().max()) <= allowed
+
+
+def test_there_are_no_masters_of_what_is_only_computed_with() -> None:
+    flat = FusedNetwork(small_model(width=64).eval(), BF16, training=False).flat
+    embeddings = flat.matrices.size - flat.matrices.computes_until
+    assert flat.matrices.master.numel() == embeddings
+    assert flat.matrices.first.numel() == flat.matrices.gradient.numel() == 0
