@@ -6,9 +6,8 @@ in_python("Try --epochs 5, or --drop-empty.") == "Try epochs=5, or drop_empty=Tr
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, get_args, get_origin, get_type_hints
-
-from whet.config import SECTIONS, SETTINGS, SHORT_NAMES
+from collections.abc import Mapping
+from typing import Any, Literal, get_args, get_origin
 
 _VALUE = r"""'[^']*'|"[^"]*"|(?:[^\s,;()]|,(?=\S))*[^\s,;().]"""
 _FLAG = re.compile(rf"""(?<![\w-])--([a-z][a-z-]*)(?: (?=['"]|[^\s\-(]))?({_VALUE})?""")
@@ -17,8 +16,13 @@ _PROSE = re.compile(
     "with|×"
 )
 """Words that stand behind a flag and are not its value."""
-_ALONE = {"accept_changes": bool}
-"""Arguments of `fit` that are no settings."""
+_ARGUMENTS: dict[str, tuple[str, Any]] = {"accept-changes": ("accept_changes", bool)}
+"""By flag, without its dashes: the argument and its type. The settings tell theirs when they are defined."""
+
+
+def know_arguments(flags: Mapping[str, tuple[str, Any]]) -> None:
+    """These flags are arguments of these names and types."""
+    _ARGUMENTS.update(flags)
 
 
 def in_python(text: str) -> str:
@@ -27,9 +31,8 @@ def in_python(text: str) -> str:
 
 
 def _argument(found: re.Match[str]) -> str:
-    whole, flag, value = found[0], found[1].replace("-", "_"), found[2] or ""
-    name = SHORT_NAMES.get(flag, flag)
-    kind = _ALONE.get(name) or (_kind(name) if name in SETTINGS else None)
+    whole, value = found[0], found[2] or ""
+    name, kind = _ARGUMENTS.get(found[1], ("", None))
     if kind is None:
         return whole
     comma = "," if found.string.startswith(" --", found.end()) else ""
@@ -39,10 +42,6 @@ def _argument(found: re.Match[str]) -> str:
     if written is None:
         return f"{name} {value}".rstrip() + comma
     return f"{name}={written}{comma}"
-
-
-def _kind(name: str) -> Any:
-    return get_type_hints(SECTIONS[SETTINGS[name]])[name]
 
 
 def _written(value: str, hint: Any) -> str | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from whet.argument_names import know_arguments
 from whet.errors import UsageError, nearest
 
 
@@ -184,6 +185,15 @@ SHORT_NAMES: dict[str, str] = {
     if field.metadata["flag"]
 }
 """What a flag is called, where that differs from its setting: `lr` is `learning_rate`."""
+know_arguments(
+    {
+        spelling.replace("_", "-"): (field.name, get_type_hints(kind)[field.name])
+        for kind in SECTIONS.values()
+        for field in dataclasses.fields(kind)
+        for spelling in (field.name, field.metadata["flag"].removeprefix("--"))
+        if spelling
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)

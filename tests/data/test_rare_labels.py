@@ -6,9 +6,9 @@ import pytest
 
 from tests.data_files import labelled, load, text
 from whet.config import DataConfig
-from whet.task import Task
 from whet.data.examples import Examples, load_examples
 from whet.errors import DataError, UsageError
+from whet.task import Task
 
 ROWS = [*labelled(40), (text(50), "rare"), (text(51), "rare"), (text(52), "once")]
 

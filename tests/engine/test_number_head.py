@@ -8,10 +8,10 @@ import torch
 
 from tests.conftest import random_tokens, small_model
 from whet.config import TrainConfig
-from whet.task import Task
 from whet.engine.dispatch import choose_network, choose_path
 from whet.engine.losses import Loss
 from whet.engine.stepper import precision
+from whet.task import Task
 from whet.utils.device import Hardware
 
 BF16 = Hardware(torch.device("cpu"), "bf16", "asked for")

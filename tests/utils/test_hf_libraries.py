@@ -137,7 +137,7 @@ def test_predicting_one_text_leaves_out_what_only_training_and_the_compiler_need
 ) -> None:
     folder = saved_classifier(tiny_model_folder, tmp_path / "model")
     script = (
-        "import sys; from whet import cli, loading; loading.load_as_command();"
+        "import sys; from whet import cli; from whet.utils import hf_libraries as loading; loading.load_as_command();"
         f"assert cli.main(['predict', {str(folder)!r}, '--text', 'yes', '--device', 'cpu']) == 0;"
         "print('loaded:', *(name for name, module in sys.modules.items() if module))"
     )
@@ -148,8 +148,8 @@ def test_predicting_one_text_leaves_out_what_only_training_and_the_compiler_need
 
 def saved_classifier(model: Path, folder: Path) -> Path:
     from whet.config import ModelConfig
-    from whet.task import Task
     from whet.models.pretrained import load_model, load_tokenizer, save_model
+    from whet.task import Task
 
     loaded = load_model(str(model), Task("binary", ("bad", "good")), ModelConfig(), seed=0)
     save_model(loaded.model, load_tokenizer(str(model), ModelConfig()), folder)
@@ -169,7 +169,7 @@ def test_a_command_that_only_predicts_answers_as_python_does(
     texts = ["yes apple", "no brick cloud"]
     (tmp_path / "new.csv").write_text("text\n" + "\n".join(texts) + "\n")
     script = (
-        "from whet import cli, loading; loading.load_as_command();"
+        "from whet import cli; from whet.utils import hf_libraries as loading; loading.load_as_command();"
         f"cli.main(['predict', {str(tmp_path / 'model')!r}, {str(tmp_path / 'new.csv')!r}, '--device', 'cpu'])"
     )
     expected = whet.load(tmp_path / "model", device="cpu").predict(texts)
