@@ -15,8 +15,9 @@ DATA = BASE | {"utils", "data"}
 ENGINE = DATA | {"models", "distributed", "engine"}
 READING = BASE | {"utils", "metrics", "runs", "integrations"}
 MAY_IMPORT = {
-    "errors": set(),
-    "config": {"errors"},
+    "argument_names": set(),
+    "errors": {"argument_names"},
+    "config": {"errors", "argument_names"},
     "records": {"errors"},
     "task": {"errors"},
     "utils": {"errors"},

@@ -72,6 +72,10 @@ class Run:
         answer: Prediction | list[Prediction] = self.predictor.predict(texts, pairs)
         return answer
 
+    def predict_table(self, table: Any) -> Any:
+        """The same kind of table with what the model says behind its columns."""
+        return self.predictor.predict_table(table)
+
     def plot(self) -> Figure:
         """The curves, drawn where a notebook shows them; `str()` of it is SVG."""
         from whet.integrations.notebook import Figure

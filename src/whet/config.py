@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from whet.argument_names import know_arguments
 from whet.errors import UsageError, nearest
 
 
@@ -41,12 +42,17 @@ class DataConfig:
         "auto", "what the labels are", "--task"
     )
     label_delimiter: str | None = setting(None, "what separates several labels in one cell", "--label-delimiter")
+    min_rows: int = setting(0, "leave out labels with fewer training rows", "--min-rows")
+    rare: str | None = setting(
+        None, "merge labels below --min-rows (or below 3 rows) into one of this name, such as other", "--rare"
+    )
     encoding: str = setting("utf-8", "encoding of text files", "--encoding")
     delimiter: str | None = setting(None, "what separates columns (found if not given)", "--delimiter")
     quoting: Literal["auto", "yes", "no"] = setting(
         "auto", "do quotes enclose fields, or belong to the text", "--quoting"
     )
     header: Literal["auto", "yes", "no"] = setting("auto", "does the first row name the columns", "--header")
+    sheet: str | None = setting(None, "sheet of an Excel file with more than one", "--sheet")
     drop_empty: bool = setting(False, "leave out rows with an empty text", "--drop-empty")
     max_field_mb: float = setting(1.0, "refuse a field larger than this", "--max-field-mb")
     validation_share: float = setting(0.1, "share of rows for validation where none is given")
@@ -58,6 +64,8 @@ class DataConfig:
         for name in ("validation_share", "test_share"):
             value = getattr(self, name)
             _check(0 <= value < 1, name, value, "at least 0 and below 1")
+        _check(self.min_rows >= 0, "min_rows", self.min_rows, "at least 0")
+        _check(self.rare is None or bool(self.rare.strip()), "rare", self.rare, "the name of a label")
         _check(self.max_field_mb > 0, "max_field_mb", self.max_field_mb, "above 0")
 
 
@@ -177,6 +185,15 @@ SHORT_NAMES: dict[str, str] = {
     if field.metadata["flag"]
 }
 """What a flag is called, where that differs from its setting: `lr` is `learning_rate`."""
+know_arguments(
+    {
+        spelling.replace("_", "-"): (field.name, get_type_hints(kind)[field.name])
+        for kind in SECTIONS.values()
+        for field in dataclasses.fields(kind)
+        for spelling in (field.name, field.metadata["flag"].removeprefix("--"))
+        if spelling
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)

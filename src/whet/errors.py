@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
+from whet.argument_names import in_python
+
 
 class WhetError(Exception):
     """Base of every error that whet raises on purpose."""
@@ -32,7 +34,8 @@ class WhetError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message} {self.hint}".strip()
+        """Message and hint for Python, where a setting is an argument; the command line prints the two as they are."""
+        return in_python(f"{self.message} {self.hint}".strip())
 
 
 class UsageError(WhetError):

@@ -47,12 +47,12 @@ def test_single_words_can_be_texts() -> None:
 
 
 def test_two_possible_texts_are_listed() -> None:
-    with pytest.raises(DataError, match=r"text: title, description.*--text title --pair description"):
+    with pytest.raises(DataError, match=r"text: title, description.*text='title', pair='description'"):
         load({"title": TEXTS, "description": OTHERS, "label": LABELS})
 
 
 def test_two_possible_labels_are_listed() -> None:
-    with pytest.raises(DataError, match=r"label: Farbe, Form\. Say which: --label NAME$"):
+    with pytest.raises(DataError, match=r"label: Farbe, Form\. Say which: label='NAME'$"):
         load({"text": TEXTS, "Farbe": LABELS, "Form": LABELS[::-1]})
 
 

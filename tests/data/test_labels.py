@@ -36,7 +36,7 @@ def test_decimal_commas_are_refused() -> None:
 
 
 def test_many_whole_numbers_are_doubtful() -> None:
-    with pytest.raises(DataError, match="--task multiclass or --task regression"):
+    with pytest.raises(DataError, match="task='multiclass' or task='regression'"):
         task([n % 150 for n in range(600)])
 
 
@@ -73,7 +73,7 @@ def test_several_labels_in_a_cell(cells: list[str]) -> None:
 
 
 def test_doubtful_cells_ask() -> None:
-    with pytest.raises(DataError, match="--task multiclass, or --label-delimiter"):
+    with pytest.raises(DataError, match="task='multiclass', or label_delimiter"):
         task(["red|green", "blue"] * 10)
     assert task(["red|green", "blue"] * 10, task="multiclass").labels == ("blue", "red|green")
     assert task(["red|green", "blue"] * 10, label_delimiter="|").labels == ("blue", "green", "red")
@@ -96,7 +96,7 @@ def test_binary_asked_for_three_labels() -> None:
 
 
 def test_minus_one_is_unlabelled_unless_it_is_called_a_class() -> None:
-    with pytest.raises(DataError, match=r"label -1, which means unlabelled.*--task binary"):
+    with pytest.raises(DataError, match=r"label -1, which means unlabelled.*task='binary'"):
         task([-1, 1] * 20)
     assert task([-1, 1] * 20, task="binary").labels == ("-1", "1")
 
@@ -128,6 +128,14 @@ def test_an_empty_cell_means_none_of_the_labels_where_a_row_may_have_several(cel
 
 
 def test_an_empty_cell_among_classes_is_refused_and_the_way_out_is_named() -> None:
-    with pytest.raises(DataError, match=r"10 rows have no label.*none of the labels.*--task multilabel"):
+    with pytest.raises(DataError, match=r"10 rows have no label.*none of the labels.*task='multilabel'"):
         task(["a", "b", "", "a"] * 10)
     assert task(["a", "b", "", "a"] * 10, task="multilabel").kind == "multilabel"
+
+
+@pytest.mark.parametrize(
+    "labels, graded", [([1, 2, 3, 4, 5], True), (["0", "1", "2"], True), ([0, 1], False), ([1, 2, 9], False)]
+)
+def test_grades_are_classes_and_the_other_way_is_said(labels: list[Any], graded: bool) -> None:
+    examples = load(([text(number) for number in range(60)], (labels * 60)[:60]))
+    assert ("classes; --task regression if their order matters" in examples.said[0]) == graded

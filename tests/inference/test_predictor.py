@@ -73,3 +73,57 @@ def test_a_data_frame_has_as_many_predictions_as_rows(predictor: Predictor) -> N
     texts = [f"yes apple {number}" for number in range(30)]
     frame = pd.DataFrame({"day": range(30), "text": texts, "label": ["good", "bad"] * 15})
     assert predictor.predict(frame) == predictor.predict(texts)
+
+
+def tables() -> list[Any]:
+    import datasets
+    import pandas as pd
+    import polars
+    import pyarrow
+
+    columns: dict[str, list[Any]] = {"day": [1, 2], "text": ["yes apple", "no brick"], "label": ["good", "bad"]}
+    frame = pd.DataFrame(columns, index=[7, 9])
+    rows = [{name: columns[name][row] for name in columns} for row in range(2)]
+    arrow = pyarrow.table(columns)
+    return [frame, datasets.Dataset.from_dict(columns), arrow, polars.DataFrame(columns), columns, rows]
+
+
+@pytest.mark.parametrize("table", tables(), ids=lambda table: type(table).__module__)
+def test_a_table_comes_back_as_one_of_its_kind(predictor: Predictor, table: Any) -> None:
+    import pandas as pd
+
+    answers, found = predictor.predict(table), predictor.predict_table(table)
+    assert type(found) is type(table)
+    method = next((name for name in ("to_pydict", "to_dict") if hasattr(found, name)), None)
+    frame = pd.DataFrame(getattr(found, method)() if method else found)
+    assert list(frame.columns) == ["day", "text", "label", "predicted", "probability", "p(bad)", "p(good)"]
+    assert list(frame["predicted"]) == [each.label for each in answers]
+    assert list(frame["label"]) == ["good", "bad"]
+
+
+def test_a_table_keeps_its_index_and_is_not_changed(predictor: Predictor) -> None:
+    frame = tables()[0]
+    assert list(predictor.predict_table(frame).index) == [7, 9]
+    assert list(frame.columns) == ["day", "text", "label"]
+
+
+def test_what_is_no_table_has_no_table_of_answers(predictor: Predictor) -> None:
+    with pytest.raises(UsageError, match="predict_table was given str"):
+        predictor.predict_table("a text")
+
+
+def test_a_predictor_is_pickled_as_its_path_and_answers_the_same(predictor: Predictor) -> None:
+    import pickle
+
+    pickled = pickle.dumps(predictor)
+    assert len(pickled) < 1000
+    assert pickle.loads(pickled).predict("yes apple") == predictor.predict("yes apple")
+    assert pickle.loads(pickled).hardware == predictor.hardware
+
+
+def test_a_predictor_goes_into_a_spawned_process(predictor: Predictor) -> None:
+    import multiprocessing
+
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        (found,) = pool.map(predictor.predict, [["yes apple"]])
+    assert found == predictor.predict(["yes apple"])

@@ -17,6 +17,7 @@ from whet.training.task_settings import TASKS_OF, refuse_without_effect
 
 TASKS = {"binary": ("a", "b"), "multiclass": ("a", "b", "c"), "multilabel": ("a", "b", "c"), "regression": ()}
 CHANGED = {"class_weights": "balanced", "label_smoothing": 0.1, "contrastive": 0.5, "label_delimiter": "|"}
+CHANGED |= {"min_rows": 3, "rare": "other"}
 
 
 @pytest.mark.parametrize("name", sorted(set(TASKS_OF) & set(SETTINGS)))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import whet
+from tests.conftest import FAMILIES, small_model
 from whet.tools.selftest.tiny_run import write_model, write_rows
 from whet.utils import hf_libraries as loading
 
@@ -129,3 +130,50 @@ def test_a_command_has_transformers_ask_quickly_and_only_meanwhile() -> None:
         "with quiet(): print(metadata.packages_distributions)"
     )
     assert said_by(script) == ["None"]
+
+
+def test_predicting_one_text_leaves_out_what_only_training_and_the_compiler_need(
+    tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    folder = saved_classifier(tiny_model_folder, tmp_path / "model")
+    script = (
+        "import sys; from whet import cli; from whet.utils import hf_libraries as loading; loading.load_as_command();"
+        f"assert cli.main(['predict', {str(folder)!r}, '--text', 'yes', '--device', 'cpu']) == 0;"
+        "print('loaded:', *(name for name, module in sys.modules.items() if module))"
+    )
+    loaded = set(said_by(script))
+    assert "torch" in loaded
+    assert not loaded & {"pandas", "torch._dynamo", "torch.distributed.tensor", "accelerate.hooks", "datasets"}
+
+
+def saved_classifier(model: Path, folder: Path) -> Path:
+    from whet.config import ModelConfig
+    from whet.models.pretrained import load_model, load_tokenizer, save_model
+    from whet.task import Task
+
+    loaded = load_model(str(model), Task("binary", ("bad", "good")), ModelConfig(), seed=0)
+    save_model(loaded.model, load_tokenizer(str(model), ModelConfig()), folder)
+    return folder
+
+
+@pytest.mark.parametrize("family", ["bert", *(pytest.param(each, marks=pytest.mark.slow) for each in FAMILIES[1:])])
+def test_a_command_that_only_predicts_answers_as_python_does(
+    family: str, tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    model = small_model(family)
+    model.config.id2label, model.config.label2id = {0: "bad", 1: "good"}, {"bad": 0, "good": 1}
+    model.save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(tiny_model_folder).save_pretrained(tmp_path / "model")
+    texts = ["yes apple", "no brick cloud"]
+    (tmp_path / "new.csv").write_text("text\n" + "\n".join(texts) + "\n")
+    script = (
+        "from whet import cli; from whet.utils import hf_libraries as loading; loading.load_as_command();"
+        f"cli.main(['predict', {str(tmp_path / 'model')!r}, {str(tmp_path / 'new.csv')!r}, '--device', 'cpu'])"
+    )
+    expected = whet.load(tmp_path / "model", device="cpu").predict(texts)
+    said = said_by(script)
+    assert said == [
+        part for n, each in enumerate(expected, 1) for part in (str(n), each.label, f"{each.probability:.4f}")
+    ]

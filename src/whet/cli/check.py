@@ -147,7 +147,21 @@ def _labels_table(console: Console, report: Audit) -> None:
     if len(names) > MOST_LABELS:
         table.add_row(Text(f"… {len(names) - MOST_LABELS} more"))
     console.print(table)
+    _several_labels(console, report)
     console.print()
+
+
+def _several_labels(console: Console, report: Audit) -> None:
+    """How many labels a row has, and which come together, in the first split."""
+    from rich.text import Text
+
+    from whet.runs.label_words import a_row, together
+
+    name, facts = next(iter(report.splits.items()))
+    if "labels_a_row" in facts:
+        console.print(Text(f"Labels a row of {shown(name)}: {a_row(facts['labels_a_row'])}."))
+    if facts.get("together"):
+        console.print(Text(f"Most often together: {together(facts['together'], 3)}."))
 
 
 def _findings_table(console: Console, report: Audit) -> None:

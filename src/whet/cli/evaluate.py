@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from whet.cli.options import resolve, setting_option, settings_options
 from whet.errors import some_of
+
+if TYPE_CHECKING:
+    from whet.task import Task
 
 
 @click.command()
@@ -24,37 +27,57 @@ def evaluate(run: str, source: str, trust_remote_code: bool | None, as_json: boo
 
     RUN is a run folder or a model folder; SOURCE a file, a folder or a hub name.
     """
-    for name, column in _columns(run).items():
-        flags[name] = flags[name] or column
+    for name, given in _settings_of(run).items():
+        flags[name] = flags[name] or given
     config = resolve({**flags, "source": source}, None, ())
 
     from whet.api import load
     from whet.inference.evaluate import evaluate_model
 
-    model = load(run, trust_remote_code=bool(trust_remote_code))
-    results = evaluate_model(model, source, config.data, say=partial(click.echo, err=True))
+    predictor = load(run, trust_remote_code=bool(trust_remote_code))
+    results = evaluate_model(predictor, source, config.data, say=partial(click.echo, err=True))
     if as_json:
         click.echo(json.dumps({"run": run, "source": source, "splits": results}))
         return
     for split, result in results.items():
-        click.echo(f"{split}: {result['rows']} rows")
+        click.echo(f"{split}: {_rows(result['rows'])}")
         if result["unknown_labels"]:
-            click.echo(f"  left out: {result['unknown_labels']} rows with a label that the model does not know")
+            click.echo(f"  left out: {_rows(result['unknown_labels'])} with a label that the model does not know")
         if result["unlabelled"]:
-            click.echo(f"  left out: {result['unlabelled']} rows without a label")
+            click.echo(f"  left out: {_rows(result['unlabelled'])} without a label")
         if result["absent_labels"]:
             click.echo(f"  not measured, for no row has them: {some_of(result['absent_labels'])}")
-        for metric, value in result["metrics"].items():
-            click.echo(f"  {metric:<18} {value['value']:.4f}  ({value['low']:.4f} to {value['high']:.4f})")
-        answer = result["majority"]
-        click.echo(f"  commonest answer   {answer['value']:.4f}  ({answer['metric']})")
+        _show_scores(predictor.task, result)
 
 
-def _columns(run: str) -> dict[str, str]:
-    """The names that the training data had, where the run knows them."""
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"
+
+
+def _show_scores(task: Task, result: dict[str, Any]) -> None:
+    """Each score with its interval, and what a constant answer reaches."""
+    from whet.runs import score_words as words
+
+    named = {metric: words.metric_of(metric, task.kind, task.labels) for metric in result["metrics"]}
+    width = max(18, *map(len, named.values()))
+    for metric, found in result["metrics"].items():
+        value, low, high = (words.score(metric, found[key]) for key in ("value", "low", "high"))
+        click.echo(f"  {named[metric]:<{width}} {value}  ({low} to {high})")
+    answer = result["majority"]
+    names = ("mse", "mae") if task.kind == "regression" else (answer["metric"],)
+    reached = ", ".join(f"{name} {words.score(name, answer[name])}" for name in names)
+    what = "constant" if task.kind == "regression" else "commonest answer"
+    click.echo(f"  {what:<{width}} {reached}  (always {words.answer(answer['label'])})")
+
+
+def _settings_of(run: str) -> dict[str, str]:
+    """The names that the training data had, and what its rare labels became, where the run knows them."""
     from whet.runs.folder import RunFolder
 
     if not (Path(run) / "data.json").is_file():
         return {}
-    found = RunFolder.open(run).data.get("columns", {})
-    return {name: column for name, column in found.items() if name in ("text", "pair", "label") and column}
+    folder = RunFolder.open(run)
+    found = folder.data.get("columns", {})
+    settings = {name: column for name, column in found.items() if name in ("text", "pair", "label") and column}
+    rare = folder.config.data.rare
+    return {**settings, "rare": rare} if rare is not None and rare in folder.data.get("labels", ()) else settings

@@ -13,6 +13,8 @@ import click
 
 from whet.cli.options import setting_option
 from whet.errors import DataError, UsageError
+from whet.utils.gpu_files import refuse_impossible
+from whet.utils.hf_libraries import load_for_predicting
 
 if TYPE_CHECKING:
     from whet.config import DataConfig
@@ -32,7 +34,7 @@ class Given:
 @click.command()
 @click.argument("run")
 @click.argument("source", required=False)
-@click.option("-o", "--output", metavar="FILE", help="Write the rows with their labels: .csv, .tsv, .jsonl, .parquet.")
+@click.option("-o", "--output", metavar="FILE", help="Write the labelled rows: .csv, .tsv, .jsonl, .parquet or .xlsx.")
 @click.option("--text", help="Label this text.")
 @click.option("--pair", help="And this second text.")
 @click.option("--text-column", help="Name of the text column, if not that of the training data.")
@@ -41,6 +43,7 @@ class Given:
 @setting_option("data", "delimiter")
 @setting_option("data", "quoting")
 @setting_option("data", "header")
+@setting_option("data", "sheet")
 @setting_option("data", "drop_empty")
 @setting_option("data", "max_field_mb")
 @click.option("--device", default="auto", help="auto, cpu, cuda or mps.", show_default=True)
@@ -68,13 +71,15 @@ def predict(
         raise UsageError(
             "predict needs either a file or --text.", "whet predict RUN FILE, or whet predict RUN --text '…'"
         )
+    refuse_impossible(device)
+    load_for_predicting()
     if output is not None:
         _check_output(Path(output), source)
     if text is not None and not text.strip():
         raise UsageError("--text is empty.", "Give a text to label.")
     with tempfile.TemporaryDirectory(prefix="whet-") as scratch:
         if text is not None:
-            given, own = _one_text(text, pair)
+            given, own = _one_text(text, pair, with_rows=output is not None)
         else:
             from whet.data.readers.source import readable_twice
 
@@ -83,6 +88,7 @@ def predict(
             given = _read(source, config)
             own = _own(source, config, Path(scratch), Path(output)) if output is not None else {}
         from whet.api import load
+        from whet.data.answer_columns import flat
 
         predictions = load(run, device=device, trust_remote_code=bool(trust_remote_code)).predict(
             given.texts, given.pairs
@@ -91,7 +97,7 @@ def predict(
             _write(Path(output), given, own, predictions, with_row=bool(reading["drop_empty"]))
             return
     numbers = [row for rows in given.rows.values() for row in rows]
-    table = [{"row": row, **_flat(each)} for row, each in zip(numbers, predictions, strict=True)]
+    table = [{"row": row, **flat(each)} for row, each in zip(numbers, predictions, strict=True)]
     if as_json:
         for line in table:
             click.echo(json.dumps(line, ensure_ascii=False))
@@ -99,7 +105,14 @@ def predict(
         _print(table)
 
 
-def _one_text(text: str, pair: str | None) -> tuple[Given, dict[str, list[OwnRows]]]:
+def _one_text(text: str, pair: str | None, *, with_rows: bool) -> tuple[Given, dict[str, list[OwnRows]]]:
+    from whet.data.readers.text_files import mend_surrogates
+
+    # Bytes of the command line that are no text arrive as surrogates.
+    texts = {name: [mend_surrogates(each)[0]] for name, each in (("text", text), ("pair", pair)) if each is not None}
+    given = Given(texts["text"], texts.get("pair"), {"test": [1]})
+    if not with_rows:
+        return given, {}
     import pyarrow as pa
 
     from whet.config import DataConfig
@@ -107,10 +120,7 @@ def _one_text(text: str, pair: str | None) -> tuple[Given, dict[str, list[OwnRow
     from whet.data.readers.raw_table import from_table
     from whet.data.readers.text_files import mend_surrogates
 
-    # Bytes of the command line that are no text arrive as surrogates.
-    texts = {name: [mend_surrogates(each)[0]] for name, each in (("text", text), ("pair", pair)) if each is not None}
-    own = OwnRows(tuple(texts), from_table(pa.table(texts), "--text"), DataConfig())
-    return Given(texts["text"], texts.get("pair"), {"test": [1]}), {"test": [own]}
+    return given, {"test": [OwnRows(tuple(texts), from_table(pa.table(texts), "--text"), DataConfig())]}
 
 
 def _settings(run: str, source: str, text: str | None, pair: str | None, reading: dict[str, Any]) -> DataConfig:
@@ -166,23 +176,19 @@ def _check_output(path: Path, source: str | None) -> None:
         raise UsageError(f"{source!r} is both read and written.", "Choose another file for -o.")
 
 
-def _flat(prediction: Prediction) -> dict[str, Any]:
-    named = {f"p({name})": round(value, 6) for name, value in prediction.probabilities.items()}
-    return {"label": prediction.label, "probability": prediction.probability, **named}
-
-
 def _write(
     path: Path, given: Given, own: dict[str, list[OwnRows]], predictions: list[Prediction], *, with_row: bool
 ) -> None:
     """The source's rows as they are, with what the model says; their numbers only where some were left out."""
-    from whet.data.export import free_names, picked, write_rows
+    from whet.data.answer_columns import flat, names_beside
+    from whet.data.export import picked, write_rows
 
     numbers = [row for rows in given.rows.values() for row in rows]
     added = [
-        {**({"row": row} if with_row else {}), **_flat(each)} for row, each in zip(numbers, predictions, strict=True)
+        {**({"row": row} if with_row else {}), **flat(each)} for row, each in zip(numbers, predictions, strict=True)
     ]
     columns = list(dict.fromkeys(name for split in given.rows for table in own[split] for name in table.columns))
-    names = free_names({name: "predicted" if name == "label" else f"predicted_{name}" for name in added[0]}, columns)
+    names = names_beside(list(added[0]), columns)
     chunks = (chunk for split, rows in given.rows.items() for chunk in picked(own[split], rows))
     write_rows(path, columns, chunks, [{names[name]: value for name, value in line.items()} for line in added])
     if moved := {name: other for name, other in names.items() if name != other}:
@@ -192,8 +198,14 @@ def _write(
 
 
 def _print(table: list[dict[str, Any]]) -> None:
+    from whet.runs.score_words import number
+
     for line in table:
-        label = ", ".join(line["label"]) if isinstance(line["label"], list) else line["label"]
-        shown = f"{label:.4f}" if isinstance(label, float) else label
-        likely = "" if line["probability"] is None else f"  {line['probability']:.4f}"
+        label = line["label"]
+        if isinstance(label, list):  # each with its own probability
+            chosen = "  ".join(f"{name} {line[f'p({name})']:.4f}" for name in label)
+            click.echo(f"{line['row']:>6}  {chosen or '(none)'}")
+            continue
+        shown = number(label) if isinstance(label, float) else label
+        likely = "" if line.get("probability") is None else f"  {line['probability']:.4f}"
         click.echo(f"{line['row']:>6}  {shown}{likely}")

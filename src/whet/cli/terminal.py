@@ -7,12 +7,14 @@ import os
 import shutil
 import sys
 import textwrap
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from whet.records import Evaluation, Record, Start, Step
+from whet.runs import score_words as words
 from whet.runs.curves import sparkline
 from whet.runs.progress import Progress, duration, progress
 
@@ -85,26 +87,28 @@ class Terminal:
 
 def evaluation_line(record: Evaluation, metric: str, now: Progress) -> str:
     """One plain line an evaluation."""
-    score = record.metrics.get(metric, record.loss)
+    score = words.score(metric, record.metrics.get(metric, record.loss))
     left = "" if not now.eta_seconds else f"  {duration(now.eta_seconds)} left"
     star = " *" if record.best else ""
     return (
         f"step {record.step:>6}/{now.total}  epoch {record.epoch:5.2f}  loss {record.loss:.4f}  "
-        f"{metric} {score:.4f}{star}{left}"
+        f"{metric} {score}{star}{left}"
     )
 
 
 def show_result(run: Run) -> None:
-    """The score beside the majority's, where the run is, how to load the model."""
+    """The score beside the constant answer's, where the run is, how to load the model."""
     summary = run.summary()
     start = next((record for record in run.records if isinstance(record, Start)), None)
     metrics, majority, verdict = summary["metrics"], summary["majority"], summary["verdict"]
+    task = start.task if start else ""
     for split, prefix in (("validation", ""), ("test", "test_")):
-        shown = [f"{name} {metrics[prefix + name]:.4f}" for name in _main_metrics(start) if prefix + name in metrics]
+        shown = _scores(task, summary["labels"], metrics, prefix)
         if shown:
-            _show(split, ", ".join(shown))
+            _show(split, shown)
     if majority:
-        _show("majority", f"{majority['metric']} {majority['value']:.4f} (always {majority['label']!r})")
+        shown = _scores(task, summary["labels"], majority, "", _CONSTANTS[task])
+        _show(words.constant(task), f"{shown} ({words.always(task, majority['label'])})")
     said = " ".join(verdict[part] for part in ("sentence", "doubt", "baseline", "advice") if verdict[part])
     _show("verdict", said)
     _show("run", str(run.path))
@@ -149,12 +153,20 @@ def load_snippet(run: Run) -> str:
     return f"import whet\nmodel = whet.load({str(run.path)!r})\nprint(model.predict({arguments}))"
 
 
-def _main_metrics(start: Start | None) -> list[str]:
-    if start is None:
-        return []
-    known = {
-        "binary": ["accuracy", "f1"],
-        "multiclass": ["accuracy", "macro_f1"],
-        "multilabel": ["micro_f1", "macro_f1"],
-    }
-    return known.get(start.task, ["pearson", "spearman"])
+_SHOWN = {
+    "binary": ("accuracy", "f1"),
+    "multiclass": ("accuracy", "macro_f1"),
+    "multilabel": ("micro_f1", "macro_f1"),
+    "regression": ("pearson", "mse", "mae"),
+}
+_CONSTANTS = {**{task: names[:1] for task, names in _SHOWN.items()}, "regression": ("mse", "mae")}
+"""What a constant answer is shown with: correlations with one are nothing."""
+
+
+def _scores(
+    task: str, labels: Sequence[str], metrics: Mapping[str, Any], prefix: str, names: Sequence[str] | None = None
+) -> str:
+    known = [name for name in names or _SHOWN.get(task, ()) if prefix + name in metrics]
+    return ", ".join(
+        f"{words.metric_of(name, task, labels)} {words.score(name, metrics[prefix + name])}" for name in known
+    )

@@ -73,7 +73,7 @@ def train(
     if dry_run:
         from whet.training.run import rehearse
 
-        rehearse(config.data.source, config, say=terminal.say)
+        rehearse(config.data.source, config, say=terminal.say, accept_changes=accept_changes)
         return
 
     from whet.api import Run

@@ -203,7 +203,10 @@ def _check_given(split: RawSplit, config: DataConfig) -> None:
 
 def _missing(split: RawSplit, flag: str, name: str) -> DataError:
     reason = "holds objects or mixed types, which cannot be used" if name in split.nested else "is not there"
-    return split.error(f"the column {name!r} {reason}.", f"Columns: {_listed(split.columns)}. Say --{flag} NAME.")
+    inside = f" Inside its objects: {_listed(split.inner)}." if split.inner else ""
+    return split.error(
+        f"the column {name!r} {reason}.", f"Columns: {_listed(split.columns)}.{inside} Say --{flag} NAME."
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

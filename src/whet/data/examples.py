@@ -18,10 +18,11 @@ from whet.data.cache import Say, fingerprint, obtain
 from whet.data.columns import Columns, choose_columns, column_kind, label_columns, own_name
 from whet.data.example_files import SplitRows
 from whet.data.labels import LabelReader, labels_of_task, understand_labels
+from whet.data.rare_labels import for_known_labels, without_rare
 from whet.data.readers.raw_table import RawSplit, printable
 from whet.data.readers.source import Source, find_source, read_source
 from whet.data.split_writer import SplitWriter, write_made_splits
-from whet.errors import DataError
+from whet.errors import DataError, some_of
 from whet.task import Task
 
 VERSION = 2
@@ -207,15 +208,20 @@ class _Builder:
         if columns.label is None or (not self.labelled and self.task is None):
             self.said.append(f"Columns: {texts} ({flags}).")
             return None
+        first, rare = next(iter(raw.values())), ""
         if self.labelled:
-            reader = understand_labels(raw, columns, self.config)
+            reader, rare = without_rare(understand_labels(raw, columns, self.config), raw["train"], self.config)
         else:
             assert self.task is not None
-            reader = labels_of_task(next(iter(raw.values())), columns.label, self.task, self.config)
+            reader = for_known_labels(labels_of_task(first, columns.label, self.task, self.config), self.config)
         labels = " / ".join(map(printable, reader.task.labels[:6])) + (" / …" if len(reader.task.labels) > 6 else "")
         what = f"{reader.task.kind}, {labels}" if labels else reader.task.kind
         note = f" ({reader.note})" if reader.note else ""
-        self.said.append(f"Columns: {texts}, label {columns.label!r}: {what}{note} ({flags} --label --task).")
+        names = label_columns(first, columns.label)
+        given = repr(columns.label) if len(names) <= 8 else f"in {len(names)} columns, {some_of(names, 3)}"
+        self.said.append(f"Columns: {texts}, label {given}: {what}{note} ({flags} --label --task).")
+        if rare:
+            self.said.append(rare)
         return reader
 
     def _check_columns(self, raw: dict[str, RawSplit], columns: Columns) -> None:
@@ -314,6 +320,8 @@ class _Builder:
             "dropped_empty": sum(writer.dropped for writer in writers.values()),
             "unlabelled": {name: w.unlabelled for name, w in writers.items() if w.unlabelled},
             "telling_columns": self.telling,
+            "rare_labels": dict(reader.rare) if reader else {},
+            "rare_rows": {name: w.rare for name, w in writers.items() if w.rare},
             "unseen_labels": {name: dict(counts.most_common(20)) for name, counts in unseen.items()},
             "unseen_rows": dict(reader.unseen_rows) if reader else {},
         }

@@ -15,7 +15,7 @@ from whet.data.readers.text_files import first_bytes, mend_surrogates
 from whet.errors import DataError
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-OUTPUTS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+OUTPUTS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".xlsx")
 
 Row = dict[str, Any]
 Chunk = Any
@@ -118,6 +118,11 @@ def write_rows(path: Path, columns: Sequence[str], chunks: Iterable[Chunk], adde
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         _write_parquet(path, columns, list(chunks), added)
+        return
+    if suffix == ".xlsx":
+        from whet.data.export_excel import write_excel
+
+        write_excel(path, columns, (row for chunk in chunks for row in _objects(chunk)), added, _cell)
         return
     delimited = suffix in (".csv", ".tsv")
     # A lone surrogate is no character: JSON can spell it, a table cannot.

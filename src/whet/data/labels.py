@@ -30,6 +30,10 @@ from whet.task import Task
 NEGATIONS = ("not", "non", "no", "un", "in", "dis", "il", "ir", "im")
 MOST_WHOLE_NUMBERS = 100
 MOST_CLASSES = 1000
+MOST_GRADES = 11
+"""Whole numbers without a gap, and no more of them, may be grades: from 0 to 10."""
+LEFT_OUT = -1
+"""The place of a label whose rows are not taken."""
 Cut = Callable[[str], list[str]]
 
 
@@ -48,6 +52,12 @@ class LabelReader:
     """Takes a cell that holds several labels apart."""
     switches: tuple[str, ...] = ()
     """Where each label has a 0/1 column: those columns, in the order of the task's labels."""
+    places: Mapping[str, int] = field(default_factory=dict)
+    """Where rare labels were merged or left out: the place of each label that the source has, or `LEFT_OUT`."""
+    others: int | None = None
+    """The place of every label that the task does not have, where they were merged."""
+    rare: Mapping[str, int] = field(default_factory=dict)
+    """The labels that were merged or left out, with their training rows."""
     note: str = ""
     unseen: dict[str, Counter[str]] = field(default_factory=dict)
     """Labels outside the task that were met, by split."""
@@ -86,10 +96,11 @@ class LabelReader:
         return pa.array(places, pa.int64()).take(encoded.indices)
 
     def _place(self, value: str, index: Mapping[str, int]) -> int | None:
-        return None if self.is_missing(value) else index.get(self._spelled(value))
+        return None if self.is_missing(value) else index.get(self._spelled(value), self.others)
 
     def _index(self) -> dict[str, int]:
-        return {self._spelled(label): place for place, label in enumerate(self.task.labels)}
+        places = self.places or {label: place for place, label in enumerate(self.task.labels)}
+        return {self._spelled(label): place for label, place in places.items()}
 
     def _spelled(self, value: str) -> str:
         """The one spelling of a label that can be written in several ways."""
@@ -136,15 +147,15 @@ class LabelReader:
             if cell is None and unlabelled:
                 rows.append(None)
                 continue
-            row: list[float] | None = [0.0] * len(index)
+            row: list[float] | None = [0.0] * len(self.task.labels)
             strange = []
             for label in cell or ():
                 if label is None or not str(label).strip():
                     raise split.error("a label in the list is empty.", row=before + offset + 1, column=self.column)
-                place = index.get(self._spelled(label))
+                place = index.get(self._spelled(label), self.others)
                 if place is None:
                     strange.append(self._spelled(label))
-                elif row is not None:
+                elif row is not None and place != LEFT_OUT:
                     row[place] = 1.0
             if strange:
                 self.unseen.setdefault(name, Counter()).update(strange)
@@ -164,9 +175,10 @@ class LabelReader:
         import pyarrow as pa
 
         known = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0}
-        columns = self.switches
-        matrix = np.zeros((batch.num_rows, len(columns)), np.float32)
-        for place, column in enumerate(columns):
+        outputs = len(self.task.labels)
+        matrix = np.zeros((batch.num_rows, outputs), np.float32)
+        for number, column in enumerate(self.switches):
+            place = self.places.get(column, number)
             for row, value in enumerate(as_names(batch.column(column)).to_pylist()):
                 key = canonical_number(value).lower() if value else ""
                 if key not in known:
@@ -176,8 +188,9 @@ class LabelReader:
                         row=before + row + 1,
                         column=column,
                     )
-                matrix[row, place] = known[key]
-        offsets = np.arange(0, matrix.size + 1, len(columns), dtype=np.int32)
+                if place != LEFT_OUT:
+                    matrix[row, place] = max(matrix[row, place], known[key])
+        offsets = np.arange(0, matrix.size + 1, outputs, dtype=np.int32)
         return pa.ListArray.from_arrays(pa.array(offsets), pa.array(matrix.ravel()))
 
 
@@ -295,7 +308,9 @@ def _whole_numbers(train: RawSplit, found: Survey, column: str, config: DataConf
             column=column,
         )
     task = _classes_task(train, [str(number) for number in numbers], column, config, found)
-    return LabelReader(task, column, numeric=True, minus_one_is_missing=not asked)
+    graded = not asked and 3 <= len(numbers) == numbers[-1] - numbers[0] + 1 <= MOST_GRADES
+    note = "classes; --task regression if their order matters" if graded else ""
+    return LabelReader(task, column, numeric=True, minus_one_is_missing=not asked, note=note)
 
 
 def _several_in_a_cell(train: RawSplit, found: Survey, column: str, config: DataConfig) -> LabelReader | None:
@@ -362,20 +377,35 @@ def _cutter(values: Sequence[str], delimiter: str | None) -> Cut:
 def _classes_task(
     train: RawSplit, names: list[str], column: str, config: DataConfig, found: Survey | None = None
 ) -> Task:
-    if config.task == "binary" and len(names) != 2:
-        raise train.error(f"a binary task has 2 labels, and there are {len(names)}.", column=column)
-    if len(names) < 2:
-        raise train.error(
-            f"every row has the label {names[0]!r}.", "A classifier needs two classes or more.", column=column
-        )
-    if found is not None and (found.many or len(names) > MOST_CLASSES or len(names) > max(20, found.rows // 2)):
+    task = Task("binary" if len(names) == 2 else "multiclass", tuple(names))
+    if config.min_rows or config.rare:
+        return task  # checked when the rare ones among them are gone
+    check_classes(task, train, column, config)
+    if found is not None and (found.many or len(names) > min(MOST_CLASSES, max(20, found.rows // 2))):
         count = f"more than {len(names)}" if found.many else str(len(names))
         raise train.error(
             f"the label has {count} different values in {found.rows} rows.",
-            "That is more than a classifier can learn; name another column with --label.",
+            "That is more than a classifier can learn; name another column with --label, or leave rare labels out "
+            "(--min-rows 3) or merge them (--rare other).",
             column=column,
         )
-    return Task("binary" if len(names) == 2 else "multiclass", tuple(names))
+    return task
+
+
+def check_classes(task: Task, train: RawSplit, column: str, config: DataConfig) -> None:
+    """Refuse labels that are no classes, or too few or too many of them."""
+    names = task.labels
+    if config.task == "binary" and len(names) != 2:
+        raise train.error(f"a binary task has 2 labels, and there are {len(names)}.", column=column)
+    if len(names) < 2:
+        what = f"every row has the label {names[0]!r}" if names else "no label has enough rows"
+        raise train.error(f"{what}.", "A classifier needs two classes or more.", column=column)
+    if len(names) > MOST_CLASSES:
+        raise train.error(
+            f"the label has {len(names):,} different values.",
+            f"No more than {MOST_CLASSES:,} are learned; leave rare labels out (--min-rows N).",
+            column=column,
+        )
 
 
 def _ordered(names: Sequence[str] | set[str]) -> list[str]:

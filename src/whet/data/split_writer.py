@@ -9,7 +9,7 @@ from typing import Any
 
 from whet.config import DataConfig
 from whet.data.columns import Columns, label_columns
-from whet.data.labels import LabelReader
+from whet.data.labels import LEFT_OUT, LabelReader
 from whet.data.readers.raw_table import RawSplit, Spill
 from whet.data.splits import NAMES, assign, describe
 from whet.data.text_hashes import row_keys
@@ -22,7 +22,7 @@ class SplitWriter:
 
     def __init__(self, path: Path, name: str, columns: Columns, config: DataConfig) -> None:
         self.path, self.name, self.columns, self.config = path, name, columns, config
-        self.rows = self.dropped = self.empty = self.unlabelled = 0
+        self.rows = self.dropped = self.rare = self.empty = self.unlabelled = 0
         self.first_unlabelled = 0
         self.empty_rows: list[int] = []
         self.label_counts: Counter[int] = Counter()
@@ -52,7 +52,10 @@ class SplitWriter:
                 names.append("label")
             arrays.append(pa.array(range(before + 1, before + source.num_rows + 1), pa.int64()))
             before += source.num_rows
-            yield self._without_empty(pa.record_batch(arrays, names=[*names, "row"]))
+            batch = pa.record_batch(arrays, names=[*names, "row"])
+            if reader is not None and reader.places:
+                batch = self._without_rare(batch)
+            yield self._without_empty(batch)
 
     def write(self, batch: Any) -> None:
         import pyarrow as pa
@@ -118,6 +121,18 @@ class SplitWriter:
         if nul >= 0:
             raise split.error("there is a NUL byte in the text.", "Remove it.", row=before + nul + 1, column=column)
         return values
+
+    def _without_rare(self, batch: Any) -> Any:
+        """The rows whose one label is not left out; with several labels a row, all rows stay."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        labels = batch.column("label")
+        if not pa.types.is_integer(labels.type):
+            return batch
+        kept = batch.filter(pc.fill_null(pc.not_equal(labels, LEFT_OUT), True))
+        self.rare += batch.num_rows - kept.num_rows
+        return kept
 
     def _without_empty(self, batch: Any) -> Any:
         import pyarrow as pa
@@ -244,7 +259,7 @@ def write_made_splits(
     present = [side for side in range(3) if (sides == side).any()]
     writers = {NAMES[s]: SplitWriter(folder / f"{NAMES[s]}.arrow", NAMES[s], columns, config) for s in present}
     _deal_out(spill, sides, writers)
-    writers["train"].dropped = first.dropped
+    writers["train"].dropped, writers["train"].rare = first.dropped, first.rare
     return writers, describe(sides, [name for name, share in shares.items() if share > 0])
 
 

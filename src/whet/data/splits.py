@@ -125,7 +125,7 @@ def _refuse_too_rare(keys: Any, strata: Any, task: Task, needed: int) -> None:
     listed = some_of([f"{name!r} ({count})" for name, count in rare.items()], quoted=False)
     raise DataError(
         f"labels have too few different texts to be split in {needed}: {listed}.",
-        "Add rows, leave the labels out, or give your own files: --validation FILE --test FILE.",
+        "Add rows, merge the labels (--rare other), or give your own files: --validation FILE --test FILE.",
     )
 
 

@@ -17,6 +17,7 @@ from whet.distributed.group import Ranks
 from whet.engine.fused.architectures import why_not_fused
 from whet.engine.losses import Loss
 from whet.engine.network import Batch, Network
+from whet.engine.number_head import keep_numbers_exact
 from whet.engine.optimizer import make_adamw
 from whet.engine.stepper import Stepper
 from whet.utils.device import Hardware
@@ -42,6 +43,7 @@ def choose_path(
     `tokens` are all the rows it will ever see, the ones to train on first; `order` is theirs. `optimizer` is used
     where the path does not write its update out itself; with `every_word` it trains the whole vocabulary.
     """
+    keep_numbers_exact(model)
     network, stepper = _choose_path(model, loss, config, hardware, tokens, ranks, order, optimizer, every_word)
     if ranks.world > 1:
         stepper.rank, stepper.synchronized = ranks.rank, ranks.sum_in_place
@@ -106,6 +108,7 @@ def _stepper_settings(network: Network, loss: Loss, config: TrainConfig, hardwar
 
 def choose_network(model: Any, hardware: Hardware) -> Network:
     """The fastest network for prediction alone: no room for gradients or moments."""
+    keep_numbers_exact(model)
     reason = why_not_fused(model) or _why_not_here(hardware)
     if reason:
         network = Network(model, hardware.device)

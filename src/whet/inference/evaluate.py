@@ -1,4 +1,4 @@
-"""A saved model against labelled data: scores with intervals, beside the majority's."""
+"""A saved model against labelled data: scores with intervals, beside a constant answer's."""
 
 from __future__ import annotations
 
@@ -43,7 +43,12 @@ def evaluate_model(
                 metric: {"value": found.value, "low": found.low, "high": found.high}
                 for metric, found in score_intervals(task.kind, logits, truth).items()
             },
-            "majority": {"metric": answer.metric, "value": answer.value},
+            "majority": {
+                "metric": answer.metric,
+                "value": answer.value,
+                "label": answer.named(task.labels),
+                **answer.scores,
+            },
         }
     strange = [label for counts in examples.origin.get("unseen_labels", {}).values() for label in counts]
     if not results and strange:

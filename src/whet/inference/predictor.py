@@ -46,6 +46,7 @@ class Predictor:
         from whet.models.pretrained import length_limit, load_saved
         from whet.utils.device import choose_hardware
 
+        self._made_with = {"device": device, "precision": precision, "trust_remote_code": trust_remote_code}
         self.path = folder = Path(path)
         data = RunFolder(folder).data if (folder / "data.json").is_file() else {}
         trained = data.get("labels")
@@ -72,6 +73,10 @@ class Predictor:
         self._tokenize = TextTokenizer(self.tokenizer, self.max_length)
         self._kind = str(model.config.model_type)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies for other processes load the model again from its folder: only the path goes there."""
+        return _loaded, (str(self.path.resolve()), self._made_with)
+
     def __repr__(self) -> str:
         names = self.task.labels
         shown = ", ".join(map(repr, names[:6])) + (f", … ({len(names)})" if len(names) > 6 else "")
@@ -96,6 +101,15 @@ class Predictor:
             raise UsageError(f"The model was trained on {was}, and was given {lacks}.", "Give what it was trained on.")
         answers = list(self.explain(self.logits(given.first, given.second)))
         return answers[0] if given.single else answers
+
+    def predict_table(self, table: Any) -> Any:
+        """The same kind of table with what the model says behind its columns: label, probability, and one a label.
+
+        A column that the table has already keeps its name and content; the new one is called `predicted`.
+        """
+        from whet.data.answer_columns import with_answers
+
+        return with_answers(table, self.predict(table))
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Array:
         """float32 [rows, outputs]. The next rows are tokenized while the model computes these."""
@@ -136,3 +150,7 @@ class Predictor:
             else:
                 label = labels[int(answer)]
                 yield Prediction(label, named[label], named)
+
+
+def _loaded(path: str, settings: dict[str, Any]) -> Predictor:
+    return Predictor(path, **settings)

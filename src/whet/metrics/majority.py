@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,12 @@ class Majority:
     value: float
     scores: dict[str, float]
     """Every metric that a constant answer has."""
+
+    def named(self, labels: Sequence[str]) -> Any:
+        """The answer with the names of its classes: one, or a list of them; a number where there are no classes."""
+        if isinstance(self.label, tuple):
+            return [name for name, chosen in zip(labels, self.label, strict=True) if chosen]
+        return labels[int(self.label)] if labels else self.label
 
 
 def majority(task: str, labels_train: Any, labels_eval: Any) -> Majority:

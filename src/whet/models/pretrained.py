@@ -160,7 +160,7 @@ def load_saved(folder: Path, trust: bool = False) -> tuple[Any, Any, Task]:
         raise ArtifactError(f"There is no model folder {str(folder)!r}.", "Give a run folder, or one with config.json.")
     refuse_unsafe_folder(folder, trust)
     refuse_missing_tokenizer(folder)
-    with quiet(), _explained(str(folder)):
+    with quiet(), _explained(str(folder)), only_for_classifiers():
         tokenizer = _library("AutoTokenizer").from_pretrained(folder, trust_remote_code=trust)
         model, info = _classifiers().from_pretrained(
             folder,

@@ -166,7 +166,6 @@ def _predictions_table(job: Job, split: str, logits: Array) -> Any:
         columns["probability"] = pa.array(likely.max(axis=1).astype(np.float32))
     elif task.kind == "regression":
         columns["predicted"] = pa.array(answers.reshape(-1).astype(np.float32))
-        columns["probability"] = pa.nulls(len(rows), pa.float32())
     else:
         columns["predicted"] = pa.array(answers.astype(np.int64))
         columns["probability"] = pa.array(likely.max(axis=1).astype(np.float32))

@@ -107,12 +107,7 @@ def majority_answer(task: Task, train: Array | None, labels: Array | None) -> di
     if train is None or labels is None or not len(labels):
         return {}
     found = majority(task.kind, train, labels)
-    answer: Any = found.label
-    if task.kind in ("binary", "multiclass"):
-        answer = task.labels[int(found.label)]
-    elif task.kind == "multilabel":
-        answer = [name for name, chosen in zip(task.labels, found.label, strict=True) if chosen]
-    return {"label": answer, "metric": found.metric, "value": found.value, **found.scores}
+    return {"label": found.named(task.labels), "metric": found.metric, "value": found.value, **found.scores}
 
 
 def prior(task: Task, labels: Array) -> list[float]:

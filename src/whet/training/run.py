@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whet.config import Config, to_toml
@@ -17,6 +18,7 @@ from whet.training.recipe import MINILM_WIDTH, follow_recipe, refuse_contrastive
 from whet.training.recorder import Listener, Recorder
 from whet.training.resume import compare_with_before, open_run, refuse_other_tokens
 from whet.training.setup import ModelBeside, Say, make_job, make_tokens, read_examples
+from whet.utils.gpu_files import refuse_impossible
 from whet.utils.signals import Interrupts
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ def train_run(
     available(config.run.report_to)
     if config.train.shard:
         require_several()
+    refuse_impossible(config.train.device)
     with Interrupts(config.run.max_minutes) as interrupts:
         ranks = _join(config.train.device)
         if not ranks.is_main:
@@ -61,6 +64,8 @@ def _train_among(
     with ranks.together(), interrupts.at_once():
         examples, report = read_examples(source, config, say)
         refuse_contrastive(config, examples.task)
+        if ranks.is_main:
+            _refuse_changes(config, examples.fingerprint, accept_changes)
     # The data is read; only now the heavy libraries are loaded, which takes longer than most mistakes deserve.
     from whet.training.estimate import estimate, require_disk
     from whet.utils.device import wake
@@ -112,6 +117,13 @@ def _train_among(
     return folder
 
 
+def _refuse_changes(config: Config, fingerprint: str, accept: bool) -> None:
+    """What would be refused when the folder is opened, before the heavy libraries are loaded."""
+    path = Path(config.run.run or "")
+    if config.train.recipe == "course" and config.run.run is not None and (path / CONFIG).is_file():
+        compare_with_before(RunFolder.open(path), config, fingerprint, accept)
+
+
 def _with_recipe(config: Config, examples: Examples, say: Say) -> Config:
     """The settings of this run, those that were left to the recipe among them."""
     if config.train.recipe == "course":
@@ -151,14 +163,18 @@ def nothing(*_: Any) -> None:
     """What a process that is not the main one says."""
 
 
-def rehearse(source: Any, config: Config, say: Say) -> None:
+def rehearse(source: Any, config: Config, say: Say, *, accept_changes: bool = False) -> None:
     """Everything up to the first step: what was understood, and what training would take."""
     from whet.integrations.trackers import available
-    from whet.training.estimate import estimate
 
     available(config.run.report_to)
+    refuse_impossible(config.train.device)
     examples, report = read_examples(source, config, say)
     refuse_contrastive(config, examples.task)
+    _refuse_changes(config, examples.fingerprint, accept_changes)
     config = _with_recipe(config, examples, say)
-    job = make_job(make_tokens(config, examples, report, say), say)
+    from whet.training.estimate import estimate
+
+    model = ModelBeside(config, examples.task)
+    job = make_job(make_tokens(config, examples, report, say, model=model), say, model=model)
     say(estimate(job).sentence())

@@ -11,6 +11,8 @@ TASKS_OF: dict[str, tuple[str, ...]] = {
     "label_smoothing": ONE_LABEL,
     "contrastive": ONE_LABEL,
     "label_delimiter": ("multilabel",),
+    "min_rows": (*ONE_LABEL, "multilabel"),
+    "rare": (*ONE_LABEL, "multilabel"),
 }
 """The tasks in which a setting does something; one that is not here does in all."""
 

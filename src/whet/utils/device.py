@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from whet.errors import UsageError
+from whet.utils.gpu_files import no_cuda
 
 _knowing = threading.Lock()
 
@@ -103,7 +104,7 @@ def find_device(name: str) -> torch.device:
     except RuntimeError:
         raise UsageError(f"device is {name!r}.", "It must be auto, cpu, cuda, cuda:N or mps.") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"device is {name!r} and torch sees no CUDA device.", "Leave --device out to use the CPU.")
+        raise no_cuda(name)
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UsageError("device is 'mps' and torch sees no MPS device.", "Leave --device out to use the CPU.")
     return device

@@ -16,15 +16,23 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
+COMPILER = "torch._dynamo"
+MASKS = f"{COMPILER}._trace_wrapped_higher_order_op"
+MARKS = ("disable", "allow_in_graph", "assume_constant_result")
+"""What tells the compiler how to take a function: without it they do nothing."""
 USUAL = gc.get_threshold()
 LOADING = (2_000_000, 50, 100)
 NOT_FOR_CLASSIFIERS = ("sklearn", "scipy", "torchvision", "torchaudio", "librosa")
 """What transformers imports, if it is there, to judge drafts of text, to match boxes, for pictures and for sound."""
+NOT_FOR_PREDICTING = ("torch_distributed", "accelerate")
+"""And what it imports to split a model over several devices, which a command that only predicts never does."""
 NAME = re.compile(r"^Name:[ \t]*(\S+)\s*$", re.MULTILINE | re.IGNORECASE)
 
 _is_command = False
+_only_predicts = False
 _one_at_a_time = threading.RLock()
 
 
@@ -33,6 +41,34 @@ def load_as_command() -> None:
     global _is_command
     _is_command = True
     gc.set_threshold(*LOADING)
+
+
+def load_for_predicting() -> None:
+    """In a command that predicts in this one process and trains nothing: a third of its libraries is left out."""
+    global _only_predicts
+    if _is_command and "pyarrow" not in sys.modules and "transformers" not in sys.modules:
+        _only_predicts = True
+        _arrow_without_pandas()
+
+
+def _arrow_without_pandas() -> None:
+    """Arrow imports pandas when it first makes an array, to know a Series: here it is told that there is none."""
+    if "pandas" in sys.modules:
+        return
+    import pyarrow
+
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        pyarrow.array([""])  # it asks once
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _NoPandas:
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if name == "pandas":
+            raise ImportError("left out")
 
 
 def keep_what_is_loaded() -> None:
@@ -59,10 +95,59 @@ def only_for_classifiers() -> Iterator[None]:
         yield
         return
     utils = transformers_library().utils
-    asked = [f"is_{library}_available" for library in NOT_FOR_CLASSIFIERS]
+    left_out = (*NOT_FOR_CLASSIFIERS, *(NOT_FOR_PREDICTING if _only_predicts else ()))
+    asked = [f"is_{library}_available" for library in left_out]
     places = [(place, name) for place in (utils, utils.import_utils) for name in asked if hasattr(place, name)]
-    with _one_at_a_time, _replaced([(place, name, _no) for place, name in places]):
+    with _one_at_a_time, _replaced([(place, name, _no) for place, name in places]), _without_compiler():
         yield
+
+
+@contextmanager
+def _without_compiler() -> Iterator[None]:
+    """transformers takes one class of torch's compiler for masks and marks functions for it, and a model that is made
+    asks it to stay out of the drawing of weights: with that all of the compiler would be imported. Stand-ins are there
+    meanwhile."""
+    if not _only_predicts or COMPILER in sys.modules:
+        yield
+        return
+    import torch
+
+    compiler = _StandIn(COMPILER, dict.fromkeys(MARKS, _as_it_is), is_package=True)
+    part = _StandIn(MASKS, {"TransformGetItemToIndex": lambda: import_module(MASKS).TransformGetItemToIndex()})
+    sys.modules |= {COMPILER: compiler, MASKS: part}
+    torch._dynamo = compiler
+    try:
+        with _replaced([(torch.compiler, name, _as_it_is) for name in MARKS]):
+            yield
+    finally:
+        part.leave()
+        compiler.leave()
+
+
+class _StandIn(ModuleType):
+    """A module with a few names, which gives way to the one that it stands for as soon as another is asked for."""
+
+    def __init__(self, name: str, names: dict[str, Any], *, is_package: bool = False) -> None:
+        super().__init__(name)
+        self.is_package = is_package
+        vars(self).update(names)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and not (name == "__path__" and self.is_package):
+            raise AttributeError(name)
+        self.leave()
+        return getattr(import_module(self.__name__), name)
+
+    def leave(self) -> None:
+        parent, _, name = self.__name__.rpartition(".")
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        if parent in sys.modules and vars(sys.modules[parent]).get(name) is self:
+            delattr(sys.modules[parent], name)
+
+
+def _as_it_is(function: Any = None, *_: Any, **__: Any) -> Any:
+    return (lambda each: each) if function is None else function
 
 
 @contextmanager

@@ -73,7 +73,7 @@ def test_rare_labels_are_listed_at_once_as_not_measured() -> None:
     assert (finding.severity, finding.count) == ("warning", 11)
     assert "11 of 13 labels have too few different texts to be split" in finding.message
     assert "no validation or test row: 'rare 00' (1)," in finding.message
-    assert finding.message.endswith("and 3 more.")
+    assert finding.message.endswith("'rare 10' (1).")
 
 
 def test_label_that_a_given_split_lacks_is_not_measured() -> None:

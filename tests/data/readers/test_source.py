@@ -66,7 +66,7 @@ def test_doubtful_delimiter_lists_the_candidates(tmp_path: Path) -> None:
 
 def test_doubtful_header_asks(tmp_path: Path) -> None:
     content = "Wald,Wiese\n" + "".join(f"{first},{first[::-1]}\n" for first, _ in ROWS)
-    with pytest.raises(DataError, match="--header"):
+    with pytest.raises(DataError, match="header"):
         load(write(tmp_path / "a.csv", content))
 
 
@@ -263,3 +263,36 @@ def test_folder_of_data_sets_names_one(tmp_path: Path) -> None:
     write(tmp_path / "tweets" / "train.csv", as_csv(ROWS))
     with pytest.raises(DataError, match=r"several data sets: reviews, tweets\. Name one .*reviews'"):
         load(tmp_path)
+
+
+def test_a_folder_of_parquet_parts_is_one_table(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = labelled(60)
+    for number in range(3):
+        part = rows[20 * number : 20 * number + 20]
+        table = pa.table({"text": [t for t, _ in part], "label": [y for _, y in part]})
+        pq.write_table(table, tmp_path / f"part-0000{number}-{number}ab3.snappy.parquet")
+    write(tmp_path / "_SUCCESS", "")
+    assert everything(load(tmp_path)) == rows
+
+
+def test_files_that_differ_by_a_number_are_parts_and_others_are_not(tmp_path: Path) -> None:
+    for name in ("rows-1.csv", "rows-2.csv"):
+        write(tmp_path / name, as_csv(labelled(20) if name == "rows-1.csv" else labelled(40)[20:]))
+    assert everything(load(tmp_path)) == labelled(40)
+    write(tmp_path / "others.csv", as_csv(labelled(20)))
+    with pytest.raises(DataError, match="a folder without train, validation or test files"):
+        load(tmp_path)
+
+
+def test_a_database_is_called_by_its_name(tmp_path: Path) -> None:
+    import sqlite3
+
+    path = tmp_path / "rows.csv"
+    with sqlite3.connect(path) as connection:
+        connection.execute("create table rows (text, label)")
+    connection.close()
+    with pytest.raises(DataError, match=r"this is a SQLite database\. Export a table: sqlite3 -header -csv"):
+        load(path)

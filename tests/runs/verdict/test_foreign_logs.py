@@ -258,3 +258,19 @@ def test_a_table_that_cannot_mean_what_it_says_is_refused(tmp_path: Path, lines:
 def test_a_score_in_percent_is_said_to_be_one(tmp_path: Path) -> None:
     seen = read_observed(csv_file(tmp_path, [f"{at},0.5,0.5,{50 + at}" for at in range(6)]))
     assert any("percent" in guess for guess in seen.assumed)
+
+
+def test_a_checkpoint_or_an_output_folder_is_looked_into(tmp_path: Path) -> None:
+    log = [
+        {"step": step, "epoch": 1.0, key: value}
+        for step in range(100, 700, 100)
+        for key, value in (("loss", 0.7 - step / 2000), ("eval_loss", 0.7 - step / 2500))
+    ]
+    for step in (500, 600):
+        place = tmp_path / "out" / f"checkpoint-{step}"
+        place.mkdir(parents=True)
+        kept = [entry for entry in log if entry["step"] <= step]
+        (place / "trainer_state.json").write_text(json.dumps({"log_history": kept}))
+    (tmp_path / "out" / "checkpoint-900").mkdir()
+    assert read_observed(tmp_path / "out" / "checkpoint-500").steps[-1] == 500
+    assert read_observed(tmp_path / "out").steps[-1] == 600

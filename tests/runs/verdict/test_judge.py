@@ -179,7 +179,7 @@ def test_without_a_score_a_curve_is_still_judged() -> None:
 
 
 def test_no_better_than_the_commonest_answer_is_said_beside_the_verdict() -> None:
-    flat = judge(plain([0.69] * 6, [0.69] * 6, [0.676] * 6, majority=0.676, answer="equivalent"))
+    flat = judge(plain([0.69] * 6, [0.69] * 6, [0.676] * 6, majority=0.676, answer="always answering 'equivalent'"))
     assert flat.verdict == "not-learning"
     assert flat.baseline.startswith("No better than always answering 'equivalent' (67.6%)")
     assert judge(OVERFITTED).baseline == ""

@@ -37,6 +37,8 @@ VALIDATION_LEAK_LIMIT = 0.05
 IMBALANCE = 10
 SMALL_CLASS = 10
 GIVEAWAY_ROWS = 50_000
+MOST_LISTED = 20
+"""Labels that a message lists before it counts the rest; `whet check --json` has all of them."""
 Place = tuple[str, int]
 
 
@@ -301,13 +303,14 @@ def _unmeasured(splits: Mapping[str, SplitColumns], examples: Examples) -> Itera
     for missing, names in alike.items():
         made = all(examples.origin["splits"][name] == "made" for name in names)
         why = "too few different texts to be split, and " if made else ""
-        listed = some_of([f"{label!r} ({held[label]:,})" for label in missing], quoted=False)
+        listed = some_of([f"{label!r} ({held[label]:,})" for label in missing], MOST_LISTED, quoted=False)
         yield Finding(
             WARNING,
             "unmeasured-label",
             len(missing),
             f"{len(missing):,} of {len(held):,} labels have {why}no {' or '.join(names)} row: {listed}.",
-            "They are trained on, and no score says how well. Add rows, or join labels that belong together.",
+            "They are trained on, and no score says how well. Add rows, leave the labels out (--min-rows), or merge "
+            "them (--rare other).",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from whet.data.text_hashes import keys_of, normalised
 from whet.task import Task
 
 HEAD_ROWS = 100_000
+MOST_PAIRS = 10
 HEAD_BYTES = 50_000_000
 """What needs the texts themselves (near-duplicates, words that give a label away) looks at so much of a split."""
 
@@ -76,8 +78,32 @@ class SplitColumns:
             found["range"] = [float(known.min()), float(known.mean()), float(known.max())]
         else:
             found["labels"] = self.label_counts(task)
+        if task.kind == "multilabel" and self.labels is not None and self.has_label.any():
+            found |= several_labels(self.labels[self.has_label], task.labels)
         found["words"] = {name: _distribution(counts) for name, counts in self.words.items()}
         return found
+
+
+def several_labels(labels: Any, names: Sequence[str]) -> dict[str, Any]:
+    """How many labels a row has, and the pairs of labels that come together most often."""
+    import numpy as np
+    from scipy import sparse
+
+    counts = labels.sum(axis=1, dtype=np.int64)
+    facts = {"mean": round(float(counts.mean()), 3), "most": int(counts.max()), "none": float((counts == 0).mean())}
+    chosen = sparse.csr_matrix(labels, dtype=np.int32)
+    shared = np.asarray((chosen.T @ chosen).todense())
+    own = np.diagonal(shared)
+    first, second = np.triu_indices(len(names), 1)
+    order = np.argsort(-shared[first, second], kind="stable")[:MOST_PAIRS]
+    pairs = []
+    for one, other in zip(first[order], second[order], strict=True):
+        rows = int(shared[one, other])
+        rarer, commoner = (one, other) if own[one] <= own[other] else (other, one)
+        if rows:
+            share = round(rows / int(own[rarer]), 4)
+            pairs.append({"label": names[rarer], "beside": names[commoner], "rows": rows, "share": share})
+    return {"labels_a_row": facts, "together": pairs}
 
 
 def _distribution(words: Any) -> dict[str, float]:

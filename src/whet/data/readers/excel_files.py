@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import shlex
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from whet.config import DataConfig
+from whet.data.columns import own_name
 from whet.data.readers.csv_dialect import find_header
 from whet.data.readers.csv_files import record_batch
 from whet.data.readers.raw_table import BATCH_ROWS, Part, RawSplit, Spill
@@ -21,7 +23,7 @@ def read_excel(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
     """The one sheet that has rows, its cells as they would be typed: 1 and not 1.0."""
     book = _open(path)
     try:
-        rows = _cells(_only_sheet(book, path), path)
+        rows = _cells(_sheet(book, path, config.sheet), path)
         sample = list(islice(rows, SAMPLE_ROWS))
         if not sample:
             raise DataError("the sheet is empty.", file=path.name)
@@ -59,14 +61,21 @@ def _open(path: Path) -> Any:
         raise DataError(f"it cannot be read as an Excel file: {error}.", file=path.name) from None
 
 
-def _only_sheet(book: Any, path: Path) -> Any:
+def _sheet(book: Any, path: Path, name: str | None) -> Any:
+    """The sheet of that name, or the only one with rows."""
+    if name is not None:
+        titles = [sheet.title for sheet in book.worksheets]
+        found = own_name(name, titles)
+        if found is None:
+            raise DataError(f"there is no sheet {name!r}.", f"Sheets: {', '.join(titles)}.", file=path.name)
+        return book[found]
     filled = [sheet for sheet in book.worksheets if any(True for _ in _cells(sheet, path))]
     if not filled:
         raise DataError("the workbook is empty.", file=path.name)
     if len(filled) > 1:
         raise DataError(
             f"more than one sheet has rows: {', '.join(sheet.title for sheet in filled)}.",
-            "Save the one you mean as a file of its own.",
+            f"Say which: --sheet {shlex.quote(filled[0].title)}",
             file=path.name,
         )
     return filled[0]

@@ -49,6 +49,8 @@ def find_folder(folder: Path) -> Source:
         return Source("files", folder.name, files)
     if len(tables) == 1:
         return Source("files", tables[0].name, {"train": (tables[0],)})
+    if tables and are_parts(tables):
+        return Source("files", folder.name, {"train": tuple(tables)})
     inner = next((entry for entry in folders if split_files(entry)), None)
     if inner is not None:
         names = ", ".join(entry.name for entry in folders[:10])
@@ -59,6 +61,14 @@ def find_folder(folder: Path) -> Source:
         f"{str(folder)!r} is a folder without train, validation or test files; it holds {found}.",
         "Name a file in it, or a glob such as 'folder/*.csv'.",
     )
+
+
+def are_parts(tables: list[Path]) -> bool:
+    """Whether the files are one table in parts: Parquet files, or others whose names differ by a number alone."""
+    kinds = {plain_suffix(path) for path in tables}
+    if len(kinds) > 1:
+        return False
+    return bool(kinds & {".parquet", ".pq"}) or len({re.sub(r"\d+", "#", path.name) for path in tables}) == 1
 
 
 def split_files(folder: Path) -> dict[str, tuple[Path, ...]]:

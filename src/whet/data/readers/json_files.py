@@ -11,11 +11,13 @@ from typing import Any
 from whet.config import DataConfig
 from whet.data.readers.raw_table import BATCH_ROWS, Part, RawSplit, Spill
 from whet.data.readers.text_files import OverlongLine, lines, mend_surrogates, open_text, undecodable
-from whet.errors import DataError
+from whet.errors import DataError, some_of
 
 WHOLE_FILE_LIMIT = 200_000_000
 """An object of columns has to be read at once; anything larger is refused."""
 BATCH_CHARACTERS = 16_000_000
+LOOKED_INTO = 1000
+"""Rows whose objects are looked into for the names of what they hold."""
 KINDS: dict[type, str] = {str: "text", bool: "truth", int: "whole", float: "number", dict: "nested"}
 Row = dict[str, Any]
 
@@ -24,11 +26,12 @@ def read_json(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
     """The rows of a JSON file. Values keep their type; a column that mixes types cannot be used."""
     limit = int(config.max_field_mb * 1_000_000)
     kinds: dict[str, str] = {}
+    inner: dict[str, None] = {}
     place = scratch / f"{len(list(scratch.iterdir()))}.arrow"
     while True:
         spill = Spill(place)
         try:
-            surrogates = _write(path, config, limit, kinds, spill)
+            surrogates = _write(path, config, limit, kinds, inner, spill)
             break
         except _Wider:
             continue  # a later row holds a type or a column that the first rows did not have: read anew
@@ -40,23 +43,65 @@ def read_json(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
     if len(unusable) == len(kinds):
         raise DataError(
             f"no field can be used: {', '.join(unusable) or 'the objects are empty'}.",
-            "Each object needs a text and a label at its top level.",
+            f"Name what is inside: {some_of(list(inner), 20, quoted=False)} (--text)."
+            if inner
+            else "Each object needs a text and a label at its top level.",
             file=path.name,
         )
     part = Part(path.name, spill.rows, path.stat().st_size)
-    return RawSplit(spill.schema, spill.read, (part,), nested=unusable, surrogates=surrogates)
+    objects = [name for name, kind in kinds.items() if kind == "nested"]
+    example = next(iter(inner), "field.name")
+    named = some_of(objects, quoted=False)
+    passed = f"passed over, for they hold objects: {named} (name what is inside: --text {example})."
+    return RawSplit(
+        spill.schema,
+        spill.read,
+        (part,),
+        nested=unusable,
+        inner=tuple(inner),
+        notes=(passed,) if objects else (),
+        surrogates=surrogates,
+    )
 
 
 class _Wider(Exception):
     """The column kinds known so far do not hold for the whole file."""
 
 
-def _write(path: Path, config: DataConfig, limit: int, kinds: dict[str, str], spill: Spill) -> int:
+def dotted_names(config: DataConfig) -> list[str]:
+    """Names with a dot among those of text, pair and label: what they mean may lie inside an object."""
+    given = [config.text, config.pair, *(config.label or "").split(",")]
+    return [name.strip() for name in given if name and "." in name]
+
+
+def value_at(row: Row, name: str) -> Any:
+    """The value behind a dotted name; None where the row has none."""
+    value: Any = row
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _names_inside(row: Row) -> Iterator[str]:
+    """Dotted names of all values in the objects of a row."""
+    for name, value in row.items():
+        if isinstance(value, dict):
+            yield from (f"{name}.{rest}" for rest in _names_inside(value))
+            yield from (f"{name}.{key}" for key, each in value.items() if not isinstance(each, dict))
+
+
+def _write(
+    path: Path, config: DataConfig, limit: int, kinds: dict[str, str], inner: dict[str, None], spill: Spill
+) -> int:
     """Write the rows with these column kinds; widens them and raises where a row does not fit."""
     rows = json_rows(path, config, limit)
     surrogates = 0
-    first = True
+    first, wanted = True, dotted_names(config)
     while batch := _take(rows, limit):
+        if first:
+            inner.update(dict.fromkeys(name for row in batch[:LOOKED_INTO] for name in _names_inside(row)))
+        for row in batch if wanted else ():
+            row.update({name: value_at(row, name) for name in wanted if name not in row and name in inner})
         wider = _widen(kinds, batch)
         if wider and not first:
             raise _Wider

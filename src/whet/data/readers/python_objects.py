@@ -33,10 +33,10 @@ def is_table(value: Any) -> bool:
         return bool(value) and columns and not is_split_map(value)
     if isinstance(value, list | tuple):
         return bool(value) and all(isinstance(row, Mapping) for row in value)
-    if _is_a(value, "datasets", "Dataset", "IterableDataset"):
+    if is_a(value, "datasets", "Dataset", "IterableDataset"):
         return True
-    frames = _is_a(value, "pandas", "DataFrame") or _is_a(value, "polars", "DataFrame", "LazyFrame")
-    return frames or _is_a(value, "pyarrow", "Table", "RecordBatch")
+    frames = is_a(value, "pandas", "DataFrame") or is_a(value, "polars", "DataFrame", "LazyFrame")
+    return frames or is_a(value, "pyarrow", "Table", "RecordBatch")
 
 
 def is_column(value: Any) -> bool:
@@ -45,7 +45,7 @@ def is_column(value: Any) -> bool:
     return several and not isinstance(value, str | bytes | Mapping | set | frozenset) and not is_table(value)
 
 
-def _is_a(value: Any, package: str, *names: str) -> bool:
+def is_a(value: Any, package: str, *names: str) -> bool:
     """isinstance, for packages that are not imported only to find out."""
     module = sys.modules.get(package)
     kinds = tuple(getattr(module, name) for name in names if hasattr(module, name))
@@ -56,7 +56,7 @@ def read_object(source: Any, name: str = NAME) -> RawSplit:
     """One split out of a table, a column of texts, or (texts, labels)."""
     if is_table(source):
         return _from_table(source, name)
-    if _is_a(source, "pandas", "Series") and source.name is not None:
+    if is_a(source, "pandas", "Series") and source.name is not None:
         return _from_columns({source.name: source}, name)
     if isinstance(source, list | tuple) and len(source) == 2 and all(map(is_column, source)):
         return _from_lists(source[0], source[1], name)
@@ -80,13 +80,13 @@ def _short(value: Any) -> str:
 def _from_table(source: Any, name: str) -> RawSplit:
     import pyarrow as pa
 
-    if _is_a(source, "pandas", "DataFrame"):
+    if is_a(source, "pandas", "DataFrame"):
         return _from_pandas(source, name)
-    if _is_a(source, "datasets", "Dataset", "IterableDataset"):
+    if is_a(source, "datasets", "Dataset", "IterableDataset"):
         return _from_dataset(source, name)
-    if _is_a(source, "polars", "LazyFrame"):
+    if is_a(source, "polars", "LazyFrame"):
         source = source.collect()
-    if _is_a(source, "polars", "DataFrame"):
+    if is_a(source, "polars", "DataFrame"):
         source = source.to_arrow()
     if isinstance(source, pa.RecordBatch):
         source = pa.Table.from_batches([source])
@@ -193,13 +193,13 @@ def _from_columns(columns: Mapping[Any, Any], name: str) -> RawSplit:
 
 def _column(values: Any) -> Column:
     """A column as pyarrow takes it."""
-    if _is_a(values, "pandas", "Series"):
+    if is_a(values, "pandas", "Series"):
         return _from_series(values)
-    if _is_a(values, "polars", "Series"):
+    if is_a(values, "polars", "Series"):
         values = values.to_arrow()
-    if _is_a(values, "pyarrow", "ChunkedArray"):
+    if is_a(values, "pyarrow", "ChunkedArray"):
         return values.combine_chunks(), None
-    known = _is_a(values, "pyarrow", "Array") or _is_a(values, "numpy", "ndarray")
+    known = is_a(values, "pyarrow", "Array") or is_a(values, "numpy", "ndarray")
     return (values if known else list(values)), None
 
 

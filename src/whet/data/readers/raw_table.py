@@ -45,6 +45,8 @@ class RawSplit:
     """Names of integer labels, for columns whose source declares them."""
     nested: tuple[str, ...] = ()
     """Columns of the source that hold objects: listed in messages, never read."""
+    inner: tuple[str, ...] = ()
+    """Dotted names of what those objects hold: a column where the settings name one, as in `--text content.text`."""
     notes: tuple[str, ...] = ()
     """What the reader found out about the files and a person may want to overrule."""
     surrogates: int = 0
@@ -163,6 +165,7 @@ def join(splits: Sequence[RawSplit]) -> RawSplit:
         tuple(part for split in splits for part in split.parts),
         first.class_names,
         tuple(dict.fromkeys(name for split in splits for name in split.nested)),
+        tuple(dict.fromkeys(name for split in splits for name in split.inner)),
         tuple(dict.fromkeys(note for split in splits for note in split.notes)),
         sum(split.surrogates for split in splits),
     )

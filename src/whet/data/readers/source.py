@@ -15,11 +15,21 @@ from whet.data.cache import expand_home
 from whet.data.column_names import SPLITS
 from whet.data.readers.arrow_files import read_arrow, read_parquet
 from whet.data.readers.csv_files import read_delimited
+from whet.data.readers.excel_files import read_excel
 from whet.data.readers.raw_table import RawSplit, join
 from whet.data.readers.text_files import COMPRESSED_SUFFIXES, first_bytes, plain_suffix
 from whet.errors import DataError, UsageError, WhetError
 
 Reader = Callable[[Path, DataConfig, Path], RawSplit]
+DATABASES = {
+    b"SQLite format 3\0": (
+        "a SQLite database",
+        "Export a table: sqlite3 -header -csv FILE 'select text, label from rows' > rows.csv",
+    ),
+    b"\x89HDF\r\n": ("an HDF5 file", "Save the rows as CSV, JSON lines or Parquet."),
+    b"Obj\x01": ("an Avro file", "Save the rows as Parquet or JSON lines."),
+}
+"""Files that hold tables and are not read, by their first bytes."""
 DELIMITED = (".csv", ".tsv", ".tab", ".txt", ".psv")
 
 
@@ -213,6 +223,8 @@ def read_file(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
     if not start:
         raise DataError("the file is empty.", file=path.name)
     reader = reader_of(path, start)
+    if config.sheet is not None and reader is not read_excel:
+        raise DataError(f"sheet is {config.sheet!r}, and this is no Excel file.", "Leave --sheet out.", file=path.name)
     return reader(path, config, scratch)
 
 
@@ -221,6 +233,9 @@ def reader_of(path: Path, start: bytes) -> Reader:
     from whet.data.readers.excel_files import read_excel
     from whet.data.readers.json_files import read_json
 
+    for magic, (what, advice) in DATABASES.items():
+        if start.startswith(magic):
+            raise DataError(f"this is {what}.", advice, file=path.name)
     suffix = plain_suffix(path)
     if start.startswith(b"PAR1"):
         return read_parquet

@@ -16,6 +16,7 @@ import numpy as np
 
 from whet.metrics.scores import higher_is_better
 from whet.runs.curves import Curves, Series, downsample
+from whet.runs.score_words import answer
 
 POINTS = 1500
 """Points a line keeps: more than a screen is wide, and the peaks always among them."""
@@ -250,16 +251,7 @@ def _majority_level(curves: Curves, name: str) -> tuple[Level, ...]:
     value = majority.get(name)
     if not isinstance(value, int | float) or not math.isfinite(value):
         return ()
-    return (Level(y=float(value), text=f"always {answer_words(majority.get('label'))}"),)
-
-
-def answer_words(label: Any) -> str:
-    """The constant answer of the majority baseline, for people."""
-    if isinstance(label, float):
-        return f"{label:.4g}"
-    if isinstance(label, list | tuple):
-        return " + ".join(map(str, label)) or "no label"
-    return f"“{label}”"
+    return (Level(y=float(value), text=f"always {answer(majority.get('label'))}"),)
 
 
 def _single(series: Series, name: str, title: str, points: int, style: str = "line", minor: bool = True) -> Chart:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from whet.records import End, Evaluation, Finding, Record
 from whet.runs.curves import Curves, curves
 from whet.runs.folder import RunFolder
+from whet.runs.label_words import facts_of
 from whet.runs.progress import duration
 from whet.runs.report.charts import Chart, charts_of, reliability_chart, scatter_chart
 from whet.runs.report.mistakes import (
@@ -34,6 +35,9 @@ from whet.runs.report.scores import Scores, scores_of
 from whet.runs.verdict.judge import Verdict, verdict_of
 
 T = TypeVar("T")
+FEW_LABELS = 40
+SHOWN_LABELS = 20
+"""Of more labels than a table is read for, so many are shown, and the others on demand."""
 
 STATES = {
     "finished": ("finished", "good"),
@@ -86,6 +90,22 @@ class DataPart:
     max_length: int | None = None
     has_pairs: bool = False
 
+    @property
+    def share_splits(self) -> list[str]:
+        return [split for split, _ in self.label_shares]
+
+    @property
+    def share_rows(self) -> list[tuple[str, list[float]]]:
+        """A row a label, with its share in each split."""
+        names = [name for name, _ in self.label_shares[0][1]] if self.label_shares else []
+        return [(name, [shares[place][1] for _, shares in self.label_shares]) for place, name in enumerate(names)]
+
+    @property
+    def commonest(self) -> list[tuple[str, list[float]]]:
+        """The same; of many labels those with the largest share in the first split."""
+        rows = self.share_rows
+        return rows if len(rows) <= FEW_LABELS else sorted(rows, key=lambda row: -row[1][0])[:SHOWN_LABELS]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
@@ -115,6 +135,18 @@ class Report:
     snippet: str
     notes: list[str]
     """Parts that could not be made, and why."""
+
+    @property
+    def few_labels(self) -> bool:
+        """Whether a table of all labels can be read."""
+        return len(self.classes) <= FEW_LABELS
+
+    @property
+    def weakest(self) -> list[ClassScore]:
+        """All labels; of many those with the lowest F1 among the ones that have rows."""
+        if self.few_labels:
+            return self.classes
+        return sorted((each for each in self.classes if each.rows), key=lambda each: each.f1)[:SHOWN_LABELS]
 
 
 def read_report(folder: RunFolder) -> Report:
@@ -269,6 +301,7 @@ class _Reader:
         facts += [(f"{key} column", str(name)) for key, name in columns.items() if name]
         rows = data.get("rows") or (start.rows if start else {})
         facts += [("rows", ", ".join(f"{split} {count:,}" for split, count in rows.items()))]
+        facts += facts_of(data.get("audit", {}).get("splits", {}).get("train", {}))
         if data.get("fingerprint"):
             facts.append(("fingerprint", str(data["fingerprint"])))
         shares = []

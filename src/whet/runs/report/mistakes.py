@@ -273,4 +273,4 @@ def _percent(share: float) -> str:
 
 
 def _joined(names: list[str], chosen: Array) -> str:
-    return ", ".join(name for name, is_set in zip(names, chosen, strict=True) if is_set) or "none"
+    return ", ".join(name for name, is_set in zip(names, chosen, strict=True) if is_set) or "(none)"

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from whet.errors import some_of
 from whet.records import Evaluation, Start
+from whet.runs import score_words as words
 from whet.runs.folder import RunFolder
 from whet.runs.verdict.judge import verdict_of
+
+MOST_LABELS = 50
 
 
 def model_card(folder: RunFolder) -> str:
@@ -15,7 +19,7 @@ def model_card(folder: RunFolder) -> str:
     start = next((record for record in records if isinstance(record, Start)), None)
     best = [r for r in records if isinstance(r, Evaluation) and (r.best or r.split == "test")]
     verdict = verdict_of(records)
-    labels = ", ".join(_plain(label) for label in data.get("labels", []))
+    labels = some_of([_plain(label) for label in data.get("labels", [])], MOST_LABELS, quoted=False)
     packages = environment.get("packages", {})
     versions = ", ".join(f"{name} {packages[name]}" for name in sorted(packages))
     lines = [
@@ -32,12 +36,16 @@ def model_card(folder: RunFolder) -> str:
         "| split | rows | scores |",
         "|---|---|---|",
     ]
+    task, names = data.get("task", ""), data.get("labels", [])
     for record in [*[r for r in best if r.split != "test"][-1:], *[r for r in best if r.split == "test"][-1:]]:
-        scores = ", ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())
-        lines.append(f"| {record.split} | {record.rows} | {scores} |")
+        scores = ", ".join(
+            f"{words.metric_of(name, task, names)} {words.score(name, value)}" for name, value in record.metrics.items()
+        )
+        lines.append(f"| {record.split} | {record.rows} | {_plain(scores)} |")
     if start is not None and start.majority:
-        answer = _plain(str(start.majority.get("label")))
-        lines += ["", f"Always answering {answer!r} scores {start.majority['metric']} {start.majority['value']:.4f}."]
+        metric, value = start.majority["metric"], start.majority["value"]
+        answer = _plain(words.always_giving(start.task, start.majority.get("label")))
+        lines += ["", f"{answer[0].upper()}{answer[1:]} scores {metric} {words.score(metric, value)}."]
     lines += [
         "",
         f"Verdict on the learning curves: {_plain(verdict.sentence)} {_plain(verdict.baseline)}".rstrip(),

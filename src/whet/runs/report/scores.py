@@ -12,10 +12,11 @@ import numpy as np
 from whet.errors import some_of
 from whet.metrics.intervals import PROPORTIONS, Interval, absent_classes, score_intervals, smallest_visible, wilson
 from whet.metrics.scores import FROM_MARGINS, TASK_METRICS, higher_is_better, metric_named
-from whet.records import Evaluation, Record
+from whet.records import Evaluation, Record, Start
 from whet.runs.curves import Curves
-from whet.runs.report.charts import answer_words, is_share, metric_words
+from whet.runs.report.charts import is_share, metric_words
 from whet.runs.report.mistakes import Answers, Array
+from whet.runs.score_words import IN_LABEL_UNITS, always_giving, metric_of, number
 
 MANY_ROWS = 5000
 """Above this the bootstrap draws fewer times: the interval is narrow, and a report should not keep anyone waiting."""
@@ -71,9 +72,9 @@ def scores_of(curves: Curves, records: Sequence[Record], answers: Mapping[str, A
         if start.metric in found and not intervals:
             intervals = found
         order = sorted(found, key=lambda name: name != start.metric)
-        table += [_score(name, split, found[name], constants.get(name)) for name in order]
+        table += [_score(name, split, found[name], constants.get(name), start) for name in order]
     main = next((each for each in table if each.metric == start.metric), None)
-    remarks = _remarks(start.metric, start.majority, intervals.get(start.metric), main)
+    remarks = _remarks(start, intervals.get(start.metric), main)
     remarks += [line for split, given in answers.items() if (line := _unmeasured(given, split))]
     return Scores(main=main, table=table, remarks=remarks)
 
@@ -82,6 +83,8 @@ def shown(metric: str, value: float) -> str:
     """A score as people write it: shares in percent, others with three decimals."""
     if not math.isfinite(value):
         return "not finite"
+    if metric in IN_LABEL_UNITS:
+        return number(value)
     return f"{100 * value:.1f}%" if is_share(metric) else f"{value:.3f}"
 
 
@@ -124,12 +127,12 @@ def _always(label: Any, answers: Answers) -> Array:
     return np.full(len(answers), answers.names.index(label))
 
 
-def _score(name: str, split: str, found: Interval, constant: float | None) -> Score:
+def _score(name: str, split: str, found: Interval, constant: float | None, start: Start) -> Score:
     # A bootstrap of rows that are all right knows no other; an interval of no width would claim to be certain.
     known = math.isfinite(found.low) and math.isfinite(found.high) and found.low < found.high
     return Score(
         metric=name,
-        words=metric_words(name),
+        words=metric_of(name, start.task, start.labels).replace(name, metric_words(name), 1),
         split=split,
         value=shown(name, found.value),
         interval=f"{shown(name, found.low)} to {shown(name, found.high)}" if known else "",
@@ -138,13 +141,15 @@ def _score(name: str, split: str, found: Interval, constant: float | None) -> Sc
     )
 
 
-def _remarks(metric: str, majority: Mapping[str, Any], found: Interval | None, main: Score | None) -> list[str]:
+def _remarks(start: Start, found: Interval | None, main: Score | None) -> list[str]:
     if found is None or main is None:
         return []
-    remarks = []
+    metric, majority, remarks = start.metric, start.majority, []
     constant = majority.get(metric)
     if constant is not None and _is_number(constant):
-        remarks.append(_against_constant(metric, float(constant), answer_words(majority.get("label")), found))
+        remarks.append(
+            _against_constant(metric, float(constant), always_giving(start.task, majority.get("label")), found)
+        )
     if metric == "accuracy" and found.n:
         points = smallest_visible(found.n, found.value)
         remarks.append(
@@ -168,10 +173,10 @@ def _against_constant(metric: str, constant: float, answer: str, found: Interval
     if not math.isfinite(edge):
         edge = found.value
     if (edge <= constant) if lower else (edge >= constant):
-        return f"No better than always answering {answer} {reached}, as far as {found.n:,} rows can tell."
+        return f"No better than {answer} {reached}, as far as {found.n:,} rows can tell."
     if not is_share(metric):
-        return f"Better than always answering {answer} {reached}."
-    return f"{100 * abs(found.value - constant):.1f} points better than always answering {answer} {reached}."
+        return f"Better than {answer} {reached}."
+    return f"{100 * abs(found.value - constant):.1f} points better than {answer} {reached}."
 
 
 def _is_number(value: Any) -> bool:

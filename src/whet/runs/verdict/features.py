@@ -35,12 +35,14 @@ class Observed:
     """What has the loss `chance`, in words."""
     majority: float | None = None
     """The score of always giving the commonest answer."""
+    constant: str = "commonest answer"
+    """What that answer is called."""
     rows: int = 0
     """Evaluation rows: they say how much a score wobbles."""
     metric: str = "metric"
     higher_is_better: bool = True
-    answer: str = ""
-    """The commonest answer, for people."""
+    answer: str = "always giving the commonest answer"
+    """What a constant answer would be, for people."""
     beaten: bool = False
     """Whether another metric than the main one is known to beat the commonest answer."""
     overlap: float = 0.0

@@ -5,6 +5,7 @@
 | a run folder         | its records                                                                   |
 | `records.jsonl`      | the same, on its own                                                          |
 | `trainer_state.json` | the log of a stock Trainer: `loss`, `eval_loss`, `eval_accuracy` or what is there |
+| `checkpoint-300/`    | the same, found in a checkpoint or in the newest one of an output folder      |
 | a CSV                | columns `step, train_loss, eval_loss, metric`, or what other tools call them |
 """
 
@@ -24,10 +25,11 @@ import numpy as np
 from whet.errors import DataError, UsageError
 from whet.records import Record, from_line, replay
 from whet.runs.curves import Series, window_means
-from whet.runs.folder import RECORDS, RunFolder
+from whet.runs.folder import CONFIG, RECORDS, RunFolder
 from whet.runs.verdict.features import Observed
 from whet.runs.verdict.judge import entropy, observe
 
+STATE = "trainer_state.json"
 # What a stock Trainer logs beside the scores of an evaluation.
 _NOT_SCORES = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
 _PREFERRED = ("accuracy", "f1", "matthews_correlation", "macro_f1", "pearson", "spearmanr")
@@ -68,6 +70,8 @@ class Constants:
 def read_observed(path: Path, constants: Constants | None = None) -> Observed:
     """What is judged, from a run folder or any of the files in the table above."""
     known = constants or Constants()
+    if path.is_dir() and (state := _state_of(path)):
+        return _from_trainer_state(state, known)
     if path.is_dir():
         if known != Constants():
             raise UsageError(
@@ -82,6 +86,15 @@ def read_observed(path: Path, constants: Constants | None = None) -> Observed:
     if path.suffix == ".json":
         return _from_trainer_state(path, known)
     return _from_csv(path, known)
+
+
+def _state_of(folder: Path) -> Path | None:
+    """The log of a stock Trainer in a checkpoint, or in the newest checkpoint of its output folder."""
+    if any((folder / name).exists() for name in (RECORDS, CONFIG)):
+        return None
+    numbered = {int(number): each for each in folder.glob("checkpoint-*") if (number := each.name[11:]).isdigit()}
+    places = [folder, *(numbered[number] for number in sorted(numbered, reverse=True))]
+    return next((place / STATE for place in places if (place / STATE).is_file()), None)
 
 
 def read_records(path: Path) -> list[Record]:

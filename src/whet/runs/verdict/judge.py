@@ -19,6 +19,7 @@ import numpy as np
 
 from whet.records import End, Finding, Record, Start, Step
 from whet.runs.curves import Curves, Series, curves, window_means
+from whet.runs.score_words import always_giving
 from whet.runs.verdict import wording as say
 from whet.runs.verdict.features import Floats, Observed, Signs, jitter
 from whet.runs.verdict.rules import ENOUGH, Call, first_call
@@ -113,10 +114,9 @@ def baseline(s: Signs) -> str:
     best = float(np.nanmax(seen.score, initial=-np.inf))
     if best > seen.majority + 2 * s.error:
         return ""
-    answer = f"answering {seen.answer!r}" if seen.answer else "giving the commonest answer"
     rows = f", as far as {seen.rows} rows can tell" if seen.rows else ""
     scores = f"({say.number(s, seen.majority)}){rows}: {seen.metric} at best {say.number(s, best)}"
-    return f"No better than always {answer} {scores}."
+    return f"No better than {seen.answer} {scores}."
 
 
 def observe(records: Sequence[Record]) -> Observed:
@@ -125,6 +125,7 @@ def observe(records: Sequence[Record]) -> Observed:
     start = found.start
     steps = found.evaluation.steps
     score, majority, higher = _score(found)
+    is_regression = start is not None and start.task == "regression"
     return Observed(
         steps=steps,
         evaluation=found.evaluation.values,
@@ -137,7 +138,8 @@ def observe(records: Sequence[Record]) -> Observed:
         chance_training=_chance(start, "train", found.evaluation) if start and start.prior.get("train") else None,
         rows=start.rows.get(found.split, 0) if start else 0,
         answer=_answer(start),
-        blind="always giving the mean" if start and start.task == "regression" else Observed.blind,
+        constant="constant prediction" if is_regression else Observed.constant,
+        blind="always giving the mean" if is_regression else Observed.blind,
         beaten=_accuracy_beats(found),
         overlap=start.overlap if start else 0.0,
         unknown=start.unknown if start else 0.0,
@@ -206,8 +208,7 @@ def _training(found: Curves) -> Floats | None:
 
 
 def _answer(start: Start | None) -> str:
-    label = start.majority.get("label", "") if start else ""
-    return ", ".join(map(str, label)) if isinstance(label, list | tuple) else str(label)
+    return always_giving(start.task, start.majority.get("label")) if start else Observed.answer
 
 
 def _peak(rates: Series) -> float | None:

@@ -323,7 +323,7 @@ def healthy(s: Signs) -> Call | None:
     falling = s.slope > 0.02 and s.best == s.count - 1
     more = f"Still falling: {say.epochs(s, 1.5)} may gain a little." if falling else "More data may still help."
     no_better = s.seen.score is not None and not s.beats_majority
-    ship = "Do not ship it yet: its answers are no better than the commonest one." if no_better else "Ship it."
+    ship = f"Do not ship it yet: its answers are no better than the {s.seen.constant}." if no_better else "Ship it."
     ship = "Then ship it." if s.seen.unknown >= say.FEW_UNKNOWN and not no_better else ship
     return Call(
         verdict="healthy",

@@ -48,7 +48,7 @@ def points(s: Signs, difference: float) -> str:
 def score(s: Signs) -> str:
     if s.seen.score is None:
         return "no score was recorded"
-    majority = f" (commonest answer: {number(s, s.seen.majority)})" if s.seen.majority is not None else ""
+    majority = f" ({s.seen.constant}: {number(s, s.seen.majority)})" if s.seen.majority is not None else ""
     return f"{s.seen.metric} at best {number(s, float(np.max(s.seen.score)))}{majority}"
 
 

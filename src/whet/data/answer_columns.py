@@ -1,0 +1,86 @@
+"""What a model says of each row as columns, and a table with these columns behind its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from whet.data.export import free_names
+from whet.data.readers.python_objects import is_a, is_table
+from whet.errors import UsageError
+
+Columns = dict[str, list[Any]]
+
+
+class Prediction(Protocol):
+    """What is read of `whet.Prediction`."""
+
+    @property
+    def label(self) -> Any: ...
+    @property
+    def probability(self) -> float | None: ...
+    @property
+    def probabilities(self) -> dict[str, float]: ...
+
+
+def flat(prediction: Prediction) -> dict[str, Any]:
+    """One row: the label, its probability, and that of every label. A number has no probability."""
+    if isinstance(prediction.label, float):
+        return {"label": float(f"{prediction.label:.7g}")}  # as many digits as a float32 has
+    named = {f"p({name})": round(value, 6) for name, value in prediction.probabilities.items()}
+    return {"label": prediction.label, "probability": prediction.probability, **named}
+
+
+def names_beside(added: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
+    """What these columns are called behind others, which may have a label of their own: it stays."""
+    return free_names({name: "predicted" if name == "label" else f"predicted_{name}" for name in added}, columns)
+
+
+def with_answers(table: Any, predictions: Sequence[Prediction]) -> Any:
+    """A table of the same kind with the answers behind its columns; the table that was given stays as it is."""
+    if not is_table(table):
+        raise UsageError(
+            f"predict_table was given {type(table).__name__}.",
+            "Give a DataFrame, a Dataset, an Arrow table, a dict of columns or a list of dicts, or call predict.",
+        )
+    if is_a(table, "polars", "LazyFrame"):
+        table = table.collect()
+    rows = [flat(each) for each in predictions]
+    names = names_beside(list(rows[0]) if rows else [], _columns_of(table))
+    if isinstance(table, list | tuple):
+        return [{**own, **{names[name]: row[name] for name in row}} for own, row in zip(table, rows, strict=True)]
+    return _joined(table, {names[name]: [row[name] for row in rows] for name in names})
+
+
+def _columns_of(table: Any) -> list[str]:
+    if isinstance(table, Mapping):
+        return [str(name) for name in table]
+    if isinstance(table, list | tuple):
+        return list(dict.fromkeys(str(name) for row in table for name in row))
+    if is_a(table, "pyarrow", "Table", "RecordBatch"):
+        return list(table.schema.names)
+    return [str(name) for name in (table.column_names if is_a(table, "datasets", "Dataset") else table.columns)]
+
+
+def _joined(table: Any, columns: Columns) -> Any:
+    if isinstance(table, Mapping):
+        return {**table, **columns}
+    if is_a(table, "datasets", "Dataset"):
+        for name, values in columns.items():
+            table = table.add_column(name, values)
+        return table
+    if is_a(table, "polars", "DataFrame"):
+        import polars
+
+        return table.with_columns([polars.Series(name, values) for name, values in columns.items()])
+    if is_a(table, "pandas", "DataFrame"):
+        import pandas
+
+        return pandas.concat([table, pandas.DataFrame(columns, index=table.index)], axis=1)
+    import pyarrow
+
+    if is_a(table, "pyarrow", "RecordBatch"):
+        table = pyarrow.Table.from_batches([table])
+    for name, values in columns.items():
+        table = table.append_column(name, pyarrow.array(values))
+    return table

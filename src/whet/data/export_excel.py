@@ -1,0 +1,74 @@
+"""A source's own rows written as an Excel sheet, with columns added."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from whet.errors import DataError, missing_extra
+
+MOST_ROWS, MOST_COLUMNS, MOST_CHARACTERS = 1_048_576, 16_384, 32_767
+_NUMBER = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d{0,9}[1-9])?")
+"""Numbers as a sheet shows them; `007` and `1e5` are text."""
+
+
+def write_excel(
+    path: Path,
+    columns: Sequence[str],
+    rows: Iterable[dict[str, Any]],
+    added: Sequence[dict[str, Any]],
+    as_text: Callable[..., str],
+) -> None:
+    """Numbers become numbers; nothing becomes a formula. What does not fit into a sheet is refused."""
+    try:
+        from openpyxl import Workbook
+    except ImportError:
+        raise missing_extra("openpyxl", "excel", "Writing Excel files") from None
+    names = [*columns, *(added[0] if added else ())]
+    _refuse_too_large(path, len(added) + 1, len(names))
+    book = Workbook(write_only=True)
+    sheet = book.create_sheet("predictions")
+    try:
+        sheet.append([_cell(sheet, name, path, 0) for name in names])
+        for number, (row, more) in enumerate(zip(rows, added, strict=True), 1):
+            own = [_number_or_text(as_text(row.get(name))) for name in columns]
+            new = [value if isinstance(value, float) else as_text(value, joined="|") for value in more.values()]
+            sheet.append([_cell(sheet, value, path, number) for value in (*own, *new)])
+    except BaseException:
+        sheet.close()
+        raise
+    book.save(path)
+
+
+def _refuse_too_large(path: Path, rows: int, columns: int) -> None:
+    if rows > MOST_ROWS or columns > MOST_COLUMNS:
+        raise DataError(
+            f"{rows:,} rows of {columns:,} columns do not fit into an Excel sheet.",
+            "Write .csv or .parquet.",
+            file=path.name,
+        )
+
+
+def _number_or_text(value: str) -> str | float:
+    return float(value) if _NUMBER.fullmatch(value) else value
+
+
+def _cell(sheet: Any, value: str | float, path: Path, row: int) -> Any:
+    """A cell that is text even where it begins like a formula, without the characters that a sheet cannot hold."""
+    from openpyxl.cell import WriteOnlyCell
+    from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
+
+    if not isinstance(value, str):
+        return value
+    if len(value) > MOST_CHARACTERS:
+        raise DataError(
+            f"the cell has {len(value):,} characters, and Excel holds {MOST_CHARACTERS:,}.",
+            "Write .csv or .parquet.",
+            file=path.name,
+            row=row,
+        )
+    cell = WriteOnlyCell(sheet, ILLEGAL_CHARACTERS_RE.sub("\ufffd", value))
+    cell.data_type = "s"
+    return cell
