@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import click
 
 from whet.cli.options import resolve, setting_option, settings_options
 from whet.errors import some_of
+from whet.utils.text import json_text
 
 
 @click.command()
@@ -32,7 +32,7 @@ def evaluate(run: str, source: str, trust_remote_code: bool | None, as_json: boo
 
     results = evaluate_model(load(run, trust_remote_code=bool(trust_remote_code)), source, config.data)
     if as_json:
-        click.echo(json.dumps({"run": run, "source": source, "splits": results}))
+        click.echo(json_text({"run": run, "source": source, "splits": results}))
         return
     for split, result in results.items():
         click.echo(f"{split}: {result['rows']} rows")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import click
 
 from whet.cli.options import setting_option
 from whet.errors import DataError, UsageError
+from whet.utils.text import isolated, json_text
 
 if TYPE_CHECKING:
     from whet.config import DataConfig
@@ -93,7 +93,7 @@ def predict(
     table = [{"row": row, **_flat(each)} for row, each in zip(numbers, predictions, strict=True)]
     if as_json:
         for line in table:
-            click.echo(json.dumps(line, ensure_ascii=False))
+            click.echo(json_text(line))
     else:
         _print(table)
 
@@ -193,6 +193,6 @@ def _write(
 def _print(table: list[dict[str, Any]]) -> None:
     for line in table:
         label = ", ".join(line["label"]) if isinstance(line["label"], list) else line["label"]
-        shown = f"{label:.4f}" if isinstance(label, float) else label
+        shown = f"{label:.4f}" if isinstance(label, float) else isolated(label)
         likely = "" if line["probability"] is None else f"  {line['probability']:.4f}"
         click.echo(f"{line['row']:>6}  {shown}{likely}")

@@ -18,11 +18,12 @@ from whet.data.cache import fingerprint, obtain
 from whet.data.columns import Columns, choose_columns, column_kind, label_columns, own_name
 from whet.data.example_files import SplitRows
 from whet.data.labels import LabelReader, labels_of_task, understand_labels
-from whet.data.readers.raw_table import RawSplit, printable
+from whet.data.readers.raw_table import RawSplit
 from whet.data.readers.source import Source, find_source, read_source
 from whet.data.split_writer import SplitWriter, write_made_splits
 from whet.errors import DataError
 from whet.task import Task
+from whet.utils.text import neutral
 
 VERSION = 2
 """Part of the cache's key: goes up when the same source would give other examples."""
@@ -206,7 +207,7 @@ class _Builder:
         else:
             assert self.task is not None
             reader = labels_of_task(next(iter(raw.values())), columns.label, self.task, self.config)
-        labels = " / ".join(map(printable, reader.task.labels[:6])) + (" / …" if len(reader.task.labels) > 6 else "")
+        labels = " / ".join(map(neutral, reader.task.labels[:6])) + (" / …" if len(reader.task.labels) > 6 else "")
         what = f"{reader.task.kind}, {labels}" if labels else reader.task.kind
         note = f" ({reader.note})" if reader.note else ""
         self.said.append(f"Columns: {texts}, label {columns.label!r}: {what}{note} ({flags} --label --task).")

@@ -8,6 +8,7 @@ from typing import Any
 from transformers.trainer_callback import ExportableState, TrainerCallback, TrainerControl, TrainerState
 
 from whet.distributed.group import Ranks
+from whet.utils.text import neutral_lines
 
 SILENT = ("error", "critical")
 _ASKED = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
@@ -38,7 +39,7 @@ class PrintLines(TrainerCallback):  # type: ignore[misc]
         width = len(str(state.max_steps))
         where = f"step {state.global_step:>{width}}/{state.max_steps}" if state.max_steps else "evaluated"
         shown = "  ".join(f"{name} {_short(value)}" for name, value in logs.items() if name not in _NOT_SHOWN)
-        print(f"{where}  epoch {state.epoch or 0:.2f}  {shown}", flush=True)
+        print(neutral_lines(f"{where}  epoch {state.epoch or 0:.2f}  {shown}"), flush=True)
 
 
 def _short(value: Any) -> str:

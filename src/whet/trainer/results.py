@@ -15,6 +15,7 @@ from whet.data.tokens.batches import share
 from whet.trainer.arguments import ORDERS
 from whet.trainer.data import make_order, require_rows
 from whet.trainer.predictions import Predicted
+from whet.utils.text import neutral
 
 if TYPE_CHECKING:
     from whet.trainer.trainer import Trainer
@@ -34,7 +35,8 @@ def print_metrics(split: str, metrics: Mapping[str, Any]) -> None:
     width = max((len(name) for name in metrics), default=0)
     for name in sorted(metrics):
         value = metrics[name]
-        print(f"  {name:<{width}} = {value:.4f}" if isinstance(value, float) else f"  {name:<{width}} = {value}")
+        shown = f"{value:.4f}" if isinstance(value, float) else value
+        print(neutral(f"  {name:<{width}} = {shown}"))
 
 
 def save_metrics(folder: Path, split: str, metrics: Mapping[str, Any], combined: bool) -> None:

@@ -36,6 +36,7 @@ from whet.training.evaluation import logits_together, probe_rows
 from whet.training.loop import train
 from whet.training.plan import Plan, SavePoint, State, Tick
 from whet.utils.signals import Interrupts
+from whet.utils.text import neutral_lines
 
 if TYPE_CHECKING:
     from whet.trainer.trainer import Trainer
@@ -375,7 +376,7 @@ class Training:
 
     def _say(self, line: str) -> None:
         if self.args.log_level not in SILENT and self.ranks.is_main:
-            print(line, flush=True)
+            print(neutral_lines(line), flush=True)
 
     # What the Trainer asks ---------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from whet.runs.folder import RunFolder
 from whet.runs.progress import duration
 from whet.runs.report.charts import Chart, charts_of, reliability_chart, scatter_chart
 from whet.runs.report.mistakes import (
+    MOST_COUNTED,
     Answers,
     ClassScore,
     Confusion,
@@ -222,7 +223,7 @@ class _Reader:
         )
 
     def _confusion(self, examined: Answers | None, last: Evaluation | None) -> Confusion | None:
-        if self.task not in ("binary", "multiclass"):
+        if self.task not in ("binary", "multiclass") or len(self.names) > MOST_COUNTED:
             return None
         if examined is not None:
             return confusion_of(examined)

@@ -7,6 +7,7 @@ from pathlib import Path
 from whet.records import Evaluation, Start
 from whet.runs.folder import RunFolder
 from whet.runs.verdict.judge import verdict_of
+from whet.utils.text import markdown_escaped
 
 
 def model_card(folder: RunFolder) -> str:
@@ -15,7 +16,7 @@ def model_card(folder: RunFolder) -> str:
     start = next((record for record in records if isinstance(record, Start)), None)
     best = [r for r in records if isinstance(r, Evaluation) and (r.best or r.split == "test")]
     verdict = verdict_of(records)
-    labels = ", ".join(_plain(label) for label in data.get("labels", []))
+    labels = ", ".join(markdown_escaped(label) for label in data.get("labels", []))
     packages = environment.get("packages", {})
     versions = ", ".join(f"{name} {packages[name]}" for name in sorted(packages))
     lines = [
@@ -24,9 +25,9 @@ def model_card(folder: RunFolder) -> str:
         "pipeline_tag: text-classification",
         "---",
         "",
-        f"# {_plain(Path(config.model.model).name)}, fine-tuned",
+        f"# {markdown_escaped(Path(config.model.model).name)}, fine-tuned",
         "",
-        f"`{_plain(config.model.model)}` fine-tuned with whet {environment.get('whet', '')}.",
+        f"{markdown_escaped(config.model.model)} fine-tuned with whet {environment.get('whet', '')}.",
         f"Task: {data.get('task', '')}. Labels: {labels or 'a number'}.",
         "",
         "| split | rows | scores |",
@@ -36,11 +37,12 @@ def model_card(folder: RunFolder) -> str:
         scores = ", ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())
         lines.append(f"| {record.split} | {record.rows} | {scores} |")
     if start is not None and start.majority:
-        answer = _plain(str(start.majority.get("label")))
+        answer = markdown_escaped(str(start.majority.get("label")))
         lines += ["", f"Always answering {answer!r} scores {start.majority['metric']} {start.majority['value']:.4f}."]
+    judged = markdown_escaped(f"{verdict.sentence} {verdict.baseline}".strip())
     lines += [
         "",
-        f"Verdict on the learning curves: {_plain(verdict.sentence)} {_plain(verdict.baseline)}".rstrip(),
+        f"Verdict on the learning curves: {judged}",
         "",
         f"Data: fingerprint `{data.get('fingerprint', '')}`, at most {data.get('max_length', '?')} tokens a row:",
         "`transformers.pipeline` reads as many with `truncation=True`.",
@@ -49,9 +51,3 @@ def model_card(folder: RunFolder) -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-def _plain(text: str) -> str:
-    """Text from data or settings that cannot become markup."""
-    kept = "".join(" " if character in "\r\n|" else character for character in text)
-    return kept.replace("<", "&lt;").replace(">", "&gt;").replace("`", "'")
