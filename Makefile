@@ -8,7 +8,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
 APT := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -y -qq -o Acquire::http::Timeout=20 -o Acquire::Retries=1
 
-.PHONY: demo test test-avx2 browser compat check types lint format slow fuzz soak bench clean
+.PHONY: demo test test-avx2 browser compat check types lint format slow fuzz soak audit bench clean
 
 # torch first and from the constraints: they name a CPU build, which is much smaller than the default one.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -83,5 +83,17 @@ fuzz: $(VENV)/.installed-dev
 soak: $(VENV)/.installed-dev
 	$(BIN)/python tests/soak.py --kills 1000 --signals 200 --corruptions 10000 --rank-kills 100
 
+# Known vulnerabilities of the pins. Without a registry there is nothing to compare with, and nothing fails.
+AUDIT := .audit/bin/pip-audit
+audit:
+	@test -x $(AUDIT) || { $(PYTHON) -m venv .audit && timeout 120 .audit/bin/pip install --quiet \
+	  --disable-pip-version-check --retries 0 pip-audit; } > /dev/null 2>&1 \
+	  || { rm -rf .audit; echo "The pins are not audited: pip-audit could not be installed."; exit 0; }; \
+	test -x $(AUDIT) || exit 0; \
+	$(AUDIT) --requirement constraints.txt --no-deps --disable-pip --progress-spinner off > .audit/result 2>&1; code=$$?; \
+	cat .audit/result; \
+	if [ $$code != 0 ] && ! grep -q '^Found ' .audit/result; then echo "The pins are not audited: no answer."; exit 0; fi; \
+	exit $$code
+
 clean:
-	rm -rf $(VENV) .venv-oldest .venv-newest .venv-compat.txt .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-oldest .venv-newest .venv-compat.txt .audit .pytest_cache .mypy_cache .ruff_cache

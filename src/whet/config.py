@@ -241,15 +241,20 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, s
     return found
 
 
+MOST_TOML = 64_000
 RESERVED_VARIABLES = frozenset({"WHET_CACHE", "WHET_DEBUG"})
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Settings of a TOML file: in their sections, or plain names at the top."""
     try:
+        if path.stat().st_size > MOST_TOML:
+            raise UsageError(f"{str(path)!r} is larger than {MOST_TOML:,} bytes, which no settings file is.")
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"Cannot read the settings file {str(path)!r}: {error.strerror}.") from None
+    except RecursionError:
+        raise UsageError(f"{str(path)!r} is not a TOML file of settings: it is nested too deeply.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{str(path)!r} is not a TOML file: {error}.") from None
     flat: dict[str, Any] = {}

@@ -13,9 +13,12 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from functools import cache
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 VERSION = 1
+_LARGEST = 2**53
+"""Whole numbers below it are exact in every program that reads JSON."""
 
 # Fields that differ from one execution of the same training to the next.
 TIMINGS = frozenset({"seconds", "rows_per_second", "memory_mb", "time", "eta_seconds"})
@@ -151,13 +154,53 @@ def to_line(record: Record) -> str:
 
 
 def from_line(line: str) -> Record | None:
-    """The record on this line; None for a kind or a field that this version does not know how to read."""
-    found = json.loads(line)
+    """The record on this line; None for a kind or a field that this version does not know how to read.
+
+    ValueError for a line that is none, or whose values are not of the kinds that the fields are for: the file may
+    have come from anywhere, and everything that reads records relies on their types.
+    """
+    try:
+        found = json.loads(line)
+    except RecursionError:
+        raise ValueError("the line is nested too deeply") from None
+    if not isinstance(found, dict) or not isinstance(found.get("kind", ""), str):
+        raise ValueError("the line is no record")
     kind = KINDS.get(found.get("kind", ""))
     if kind is None:
         return None
-    names = {name.name for name in dataclasses.fields(kind)}
-    return kind(**{key: _restored(value) for key, value in found.items() if key in names})
+    fields = _field_types(kind.kind)
+    values = {name: _restored(value) for name, value in found.items() if name in fields}
+    for name, value in values.items():
+        if not _is_of(value, fields[name]):
+            raise ValueError(f"{name} is of another type")
+    try:
+        return kind(**values)
+    except TypeError as error:  # a field is missing
+        raise ValueError(str(error)) from None
+
+
+@cache
+def _field_types(kind: str) -> dict[str, Any]:
+    hints = get_type_hints(KINDS[kind])
+    return {field.name: hints[field.name] for field in dataclasses.fields(KINDS[kind])}
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    """Whether a value of JSON is what a field of this type takes; a whole number is a number too."""
+    if hint is Any:
+        return True
+    if hint is int:
+        return type(value) is int and abs(value) < _LARGEST
+    if hint is float:
+        return type(value) in (float, bool) or (type(value) is int and abs(value) < _LARGEST)
+    if hint in (str, bool):
+        return type(value) is hint
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is list:
+        return type(value) is list and all(_is_of(item, inner[0]) for item in value)
+    if origin is dict:
+        return type(value) is dict and all(_is_of(item, inner[1]) for item in value.values())
+    return any(_is_of(value, each) if each is not type(None) else value is None for each in inner)
 
 
 def replay(records: Iterable[Record]) -> Iterator[Record]:
@@ -222,6 +265,8 @@ def _restored(value: Any) -> Any:
         return _NOT_FINITE.get(value, value)
     if isinstance(value, dict):
         return {key: _restored(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_restored(item) for item in value]
     return value
 
 

@@ -263,7 +263,14 @@ def test_markup_does_not_reach_the_terminal_as_markup(check: Check, tmp_path: Pa
 
 @pytest.mark.parametrize(
     "value, expected",
-    [("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"), ("@SUM(A1)", "'@SUM(A1)"), ("-1.5", "-1.5"), ("fine", "fine")],
+    [
+        ("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("＝1", "'＝1"),
+        ("\n=1", "'\n=1"),
+        ("-1.5", "-1.5"),
+        ("fine", "fine"),
+    ],
 )
 def test_cells_that_a_spreadsheet_would_run(value: str, expected: str) -> None:
     from whet.data.export import harmless_cell

@@ -9,7 +9,7 @@ import pytest
 
 import whet
 from whet.errors import UsageError
-from whet.integrations.trackers import TRACKERS, values_of
+from whet.integrations.trackers import TRACKERS, Place, values_of
 from whet.records import End, Evaluation, Step
 
 
@@ -33,6 +33,22 @@ def test_tensorboard_shows_the_records(tmp_path: Path, source: str, tiny_model_f
     evaluations = [r for r in run.records if isinstance(r, Evaluation) and r.split == "validation"]
     assert [e.step for e in events.Scalars("eval/loss")] == [r.step for r in evaluations]
     assert [e.value for e in events.Scalars("eval/loss")] == pytest.approx([r.loss for r in evaluations])
+
+
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
+def test_tags_and_settings_steer_nothing_in_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    tracker = TRACKERS["tensorboard"](Place(tmp_path / "events", "p", None))
+    tracker.open({"label": "a\n<b>\x1b[31m"})
+    tracker.log(1, {"eval/\x1b[31mscore\u202e": 0.5})
+    tracker.close()
+    events = EventAccumulator(str(tmp_path / "events"))
+    events.Reload()
+    assert events.Tags()["scalars"] == ["eval/\ufffd[31mscore\ufffd"]
+    text = events.Tensors("arguments/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert text == "    label: a\ufffd<b>\ufffd[31m"  # still indented: a listing, no markup
 
 
 def test_a_tracker_that_fails_is_said_and_the_run_is_finished(

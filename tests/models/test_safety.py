@@ -125,7 +125,51 @@ def endless_layers(folder: Path, owned: Path) -> None:
     edit_json(folder / "config.json", num_hidden_layers=10**9)
 
 
+def asks_for_memory(name: str, value: int) -> Any:
+    def spoil(folder: Path, owned: Path) -> None:
+        edit_json(folder / "config.json", **{name: value})
+
+    spoil.__name__ = f"endless_{name}"
+    return spoil
+
+
+def tensor_of_10_to_the_12(folder: Path, owned: Path) -> None:
+    tensor = {"dtype": "F32", "shape": [10**6, 10**6], "data_offsets": [0, 4 * 10**12]}
+    header = json.dumps({"classifier.weight": tensor}).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+
+
+def header_without_end(folder: Path, owned: Path) -> None:
+    (folder / "model.safetensors").write_bytes((1 << 62).to_bytes(8, "little") + b"{}")
+
+
+def endless_tokenizer(folder: Path, owned: Path) -> None:
+    os.truncate(folder / "tokenizer.json", 1 << 38)  # a sparse file: it takes no room
+
+
+def endless_config(folder: Path, owned: Path) -> None:
+    os.truncate(folder / "config.json", 1 << 38)
+
+
+def deep_tokenizer(folder: Path, owned: Path) -> None:
+    (folder / "tokenizer.json").write_text('{"a":' * 100_000)
+
+
+def slow_pattern(folder: Path, owned: Path) -> None:
+    split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    edit_json(folder / "tokenizer.json", pre_tokenizer=split)
+
+
+LARGE = ("vocab_size", "type_vocab_size", "max_position_embeddings", "intermediate_size", "hidden_size", "num_labels")
+
 HOSTILE = [
+    *(asks_for_memory(name, 10**9) for name in LARGE),
+    tensor_of_10_to_the_12,
+    header_without_end,
+    endless_tokenizer,
+    endless_config,
+    deep_tokenizer,
+    slow_pattern,
     only_pickle,
     pickle_as_safetensors,
     own_model_code,
@@ -272,3 +316,36 @@ def test_a_flipped_bit_in_the_finished_model_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"model\.safetensors.*damaged or changed"):
         whet.load(run.path)
     assert whet.load(run.path / "model").predict(["yes apple"])  # asked for as it is
+
+
+def test_layers_of_the_largest_weight_are_refused(model: Path, tmp_path: Path) -> None:
+    """Each size alone stands in the weights; together they would be many times as large."""
+    from whet.engine.trust import refuse_unsafe_folder
+
+    shutil.copytree(model, tmp_path / "model")
+    refuse_unsafe_folder(tmp_path / "model")
+    edit_json(tmp_path / "model" / "config.json", hidden_size=64, num_hidden_layers=1000, intermediate_size=60_000)
+    with pytest.raises(ArtifactError, match="several times as large"):
+        refuse_unsafe_folder(tmp_path / "model")
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a*)*b", "((ab)+c)*", "(x{2,})+", r"(?:\w+\s?)*"])
+def test_a_repeated_repetition_is_found(pattern: str) -> None:
+    from whet.engine.trust import repeats_a_repetition
+
+    assert repeats_a_repetition(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+        r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        r"\(+a\)+",
+        "[(+]+",
+    ],
+)
+def test_patterns_of_real_tokenizers_pass(pattern: str) -> None:
+    from whet.engine.trust import repeats_a_repetition
+
+    assert not repeats_a_repetition(pattern)

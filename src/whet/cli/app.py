@@ -14,9 +14,11 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-from whet.errors import EnvironmentFault, Interrupted, WhetError
+from whet.cli.output import guard_output, guarded_output
+from whet.errors import ArtifactError, EnvironmentFault, Interrupted, WhetError
 from whet.utils.hf_libraries import load_as_command
 from whet.utils.signals import SIGNALS, SignalArrived, hearing_again, put_off, remember
+from whet.utils.text import neutral
 
 NO_TEMPORARY_FOLDER = "No usable temporary directory"
 """How Python's FileNotFoundError begins."""
@@ -24,6 +26,11 @@ NO_TEMPORARY_FOLDER = "No usable temporary directory"
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; errors of ours become one line and an exit code that scripts can trust."""
+    with guarded_output():
+        return _run(arguments)
+
+
+def _run(arguments: list[str] | None) -> int:
     import click
 
     from whet.cli.commands import root
@@ -65,6 +72,10 @@ def main(arguments: list[str] | None = None) -> int:
             return _report(EnvironmentFault(f"{error.strerror}.", "Set TMPDIR to a folder that can be written."))
         where = f" {error.filename!r}" if error.filename else ""
         return _report(EnvironmentFault(f"The system refused{where}: {error.strerror or error}."))
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of the tokenizers library; it is no Exception
+            raise
+        return _report(ArtifactError(f"The model's tokenizer gave up: {error}.", "Save it again from its source."))
 
 
 def _report(error: WhetError) -> int:
@@ -90,7 +101,7 @@ def _say(line: str) -> None:
 
     # Its reader may be gone, and the disk that it goes to may be full: the exit code still counts.
     with contextlib.suppress(OSError):
-        click.echo(line, err=True)
+        click.echo(neutral(line), err=True)
 
 
 def interrupted(error: BaseException | None) -> Interrupted:
@@ -139,6 +150,7 @@ def entry() -> NoReturn:
         load_as_command()
         _end_with_the_launcher()
         _open_closed_streams()
+        guard_output()
         code = main()
         _expect_no_first()
     except KeyboardInterrupt as error:  # before main began, or between two of its lines

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from whet.config import make_config
+from whet.utils.text import json_text
 
 
 @click.command()
@@ -50,7 +50,7 @@ def bench(what_or_source: str | None, source: str | None, as_json: bool, **chose
             config, steps=chosen["steps"], turns=chosen["turns"], say=say, compiled=chosen["compiled"]
         )
     if as_json:
-        click.echo(json.dumps(result))
+        click.echo(json_text(result))
     else:
         _show(result)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import click
 
 from whet.data import cache as store
+from whet.utils.text import json_text
 
 
 @click.command()
@@ -46,7 +46,7 @@ def _as_json(entries: list[store.Entry], removed: list[store.Entry]) -> str:
             "in_use": entry not in removed and store.in_use(entry.path),
         }
 
-    return json.dumps(
+    return json_text(
         {
             "path": str(store.cache_root()),
             "limit_gb": store.read_limit(),
@@ -54,7 +54,6 @@ def _as_json(entries: list[store.Entry], removed: list[store.Entry]) -> str:
             "entries": [plain(entry) for entry in entries],
             "removed": [plain(entry) for entry in removed],
         },
-        ensure_ascii=False,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from whet.cli.options import resolve, setting_option, settings_options
+from whet.utils.text import isolated, json_text, neutral
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,19 +64,20 @@ def check(
             "origin": examples.origin,
             "fingerprint": examples.fingerprint,
         }
-        click.echo(json.dumps(facts, ensure_ascii=True))
+        click.echo(json_text(facts))
     else:
         _show(examples, report)
     report.stop_unless_allowed(config.data.allow)
 
 
 def _show(examples: Examples, report: Audit) -> None:
-    from rich.console import Console
     from rich.text import Text
 
+    from whet.cli.output import make_console
+
     # A pipe has no width of its own; a terminal may be narrower than the tables are made for.
-    width = min(WIDTH, Console().width) if sys.stdout.isatty() else WIDTH
-    console = Console(width=width, highlight=False, emoji=False)
+    console = make_console(sys.stdout)
+    console.width = min(WIDTH, console.width) if sys.stdout.isatty() else WIDTH
     for line in examples.said:
         console.print(Text(line))
     console.print()
@@ -96,7 +97,7 @@ def _splits_table(console: Console, report: Audit) -> None:
     for name, facts in report.splits.items():
         for place, (column, words) in enumerate(facts["words"].items()):
             counts = (f"{facts['rows']:,}", f"{facts['unlabelled']:,}") if place == 0 else ("", "")
-            label = shown(name) if place == 0 else f"  its {column}"
+            label = shown(name) if place == 0 else f"  its {shown(column)}"
             numbers = [f"{words.get(key, 0):g}" for key in ("mean", "p50", "p95", "max")]
             table.add_row(label, *counts, *numbers)
     console.print(table)
@@ -201,7 +202,5 @@ def _sentence(finding: Finding) -> str:
 
 def shown(name: str, most: int = 30) -> str:
     """A name from the data that neither steers the terminal nor breaks the table."""
-    from whet.data.readers.raw_table import printable
-
-    plain = printable(name)
-    return plain if len(plain) <= most else plain[: most - 1] + "…"
+    plain = neutral(name)
+    return isolated(plain if len(plain) <= most else plain[: most - 1] + "…")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from whet.cli.terminal import shortened
+from whet.utils.text import json_text
 
 if TYPE_CHECKING:
     from whet.runs.compare import Comparison
@@ -37,7 +37,7 @@ def compare(runs: tuple[Path, ...], split: str | None, html: Path | None, as_jso
 
         click.echo(f"{write_comparison(found, html)}", err=True)
     if as_json:
-        click.echo(json.dumps(found.as_dict(), ensure_ascii=False, default=str))
+        click.echo(json_text(found.as_dict(), default=str))
         return
     for line in comparison_lines(found, columns(sys.stdout) if sys.stdout.isatty() else None):
         click.echo(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import click
 
 from whet.cli.options import resolve, setting_option, settings_options
 from whet.errors import some_of
+from whet.utils.text import json_text
 
 if TYPE_CHECKING:
     from whet.task import Task
@@ -37,7 +37,7 @@ def evaluate(run: str, source: str, trust_remote_code: bool | None, as_json: boo
     predictor = load(run, trust_remote_code=bool(trust_remote_code))
     results = evaluate_model(predictor, source, config.data, say=partial(click.echo, err=True))
     if as_json:
-        click.echo(json.dumps({"run": run, "source": source, "splits": results}))
+        click.echo(json_text({"run": run, "source": source, "splits": results}))
         return
     for split, result in results.items():
         click.echo(f"{split}: {_rows(result['rows'])}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from whet.cli.options import setting_option
 from whet.errors import DataError, UsageError
 from whet.utils.gpu_files import refuse_impossible
 from whet.utils.hf_libraries import load_for_predicting
+from whet.utils.text import isolated, json_text
 
 if TYPE_CHECKING:
     from whet.config import DataConfig
@@ -100,7 +100,7 @@ def predict(
     table = [{"row": row, **flat(each)} for row, each in zip(numbers, predictions, strict=True)]
     if as_json:
         for line in table:
-            click.echo(json.dumps(line, ensure_ascii=False))
+            click.echo(json_text(line))
     else:
         _print(table)
 
@@ -203,9 +203,9 @@ def _print(table: list[dict[str, Any]]) -> None:
     for line in table:
         label = line["label"]
         if isinstance(label, list):  # each with its own probability
-            chosen = "  ".join(f"{name} {line[f'p({name})']:.4f}" for name in label)
+            chosen = "  ".join(f"{isolated(name)} {line[f'p({name})']:.4f}" for name in label)
             click.echo(f"{line['row']:>6}  {chosen or '(none)'}")
             continue
-        shown = number(label) if isinstance(label, float) else label
+        shown = number(label) if isinstance(label, float) else isolated(label)
         likely = "" if line.get("probability") is None else f"  {line['probability']:.4f}"
         click.echo(f"{line['row']:>6}  {shown}{likely}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from whet.cli.terminal import shortened
+from whet.utils.text import json_text
 
 if TYPE_CHECKING:
     from whet.runs.summary import Line
@@ -28,7 +28,7 @@ def runs(folder: Path, as_json: bool) -> None:
         raise UsageError(f"There is no folder {str(folder)!r}.", "Runs are kept in runs/ unless --run says else.")
     found = list_runs(folder)
     if as_json:
-        click.echo(json.dumps([line.as_dict() for line in found], ensure_ascii=False))
+        click.echo(json_text([line.as_dict() for line in found]))
     elif not found:
         click.echo(f"No runs in {folder}/. Start one with: whet train sample/pairs")
     else:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 import click
+
+from whet.utils.text import json_text
 
 if TYPE_CHECKING:
     from whet.tools.selftest.trials import Outcome
@@ -42,7 +43,7 @@ def selftest(kills: int, signals: int, corruptions: int, seed: int, as_json: boo
         raise
     if as_json:
         about = {"tallies": [asdict(tally) for tally in outcome.tallies], "corruptions": outcome.corruptions}
-        click.echo(json.dumps({"passed": outcome.passed, "seconds": round(outcome.seconds, 1), **about}))
+        click.echo(json_text({"passed": outcome.passed, "seconds": round(outcome.seconds, 1), **about}))
     else:
         for line in table(outcome):
             click.echo(line)

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from whet.cli.output import guard_output, make_console
 from whet.records import Evaluation, Record, Start, Step
 from whet.runs import score_words as words
 from whet.runs.curves import sparkline
 from whet.runs.progress import Progress, duration, progress
+from whet.utils.text import neutral, neutral_lines
 
 if TYPE_CHECKING:
     from whet.api import Run
@@ -34,11 +36,11 @@ class Terminal:
 
     def __enter__(self) -> Terminal:
         if self._is_terminal and not self.quiet:
-            from rich.console import Console
             from rich.live import Live
 
-            self.live = Live(console=Console(stderr=True), refresh_per_second=8, transient=True)
+            self.live = Live(console=make_console(sys.stderr), refresh_per_second=8, transient=True)
             self.live.start()
+            guard_output()  # again: rich takes escape sequences in what is printed meanwhile for colours
         return self
 
     def __exit__(
@@ -51,7 +53,7 @@ class Terminal:
         """A line that stays."""
         if self.quiet:
             return
-        line = wrapped(line, sys.stderr)
+        line = wrapped(neutral_lines(line), sys.stderr)
         if self.live is not None:
             from rich.text import Text
 
@@ -118,7 +120,7 @@ def show_result(run: Run) -> None:
 
 
 def _show(name: str, said: str) -> None:
-    click.echo(wrapped(f"{name:<11}{said}", sys.stdout, indent=11))
+    click.echo(wrapped(f"{name:<11}{neutral(said)}", sys.stdout, indent=11))
 
 
 def wrapped(line: str, stream: TextIO, indent: int = 2) -> str:
@@ -135,6 +137,7 @@ def wrapped(line: str, stream: TextIO, indent: int = 2) -> str:
 
 def shortened(name: str, room: int) -> str:
     """The end of a name tells runs apart (mrpc-001, mrpc-002), so the middle goes."""
+    name = neutral(name)
     return name if len(name) <= room else name[: room - 5] + "…" + name[-4:]
 
 

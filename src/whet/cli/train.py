@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -20,6 +19,7 @@ from whet.cli.processes import (
     refuse_other_number,
     told_to_launcher,
 )
+from whet.utils.text import json_text
 
 if TYPE_CHECKING:
     from whet.cli.terminal import Terminal
@@ -91,7 +91,7 @@ def train(
         return
     run = Run(folder.path, trust_remote_code=config.model.trust_remote_code)
     if as_json:
-        click.echo(json.dumps(run.summary()))
+        click.echo(json_text(run.summary()))
     else:
         show_result(run)
 

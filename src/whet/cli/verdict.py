@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import click
+
+from whet.utils.text import json_text
 
 
 @click.command()
@@ -28,7 +29,7 @@ def verdict(run: Path, majority: float | None, classes: int | None, rows: int | 
 
     found = judge(read_observed(run, Constants(majority=majority, classes=classes, rows=rows)))
     if as_json:
-        click.echo(json.dumps(found.as_dict(), ensure_ascii=False))
+        click.echo(json_text(found.as_dict()))
         return
     click.echo(f"{found.verdict}  (step {found.step}, confidence {found.confidence:.0%})")
     for line in found.lines():

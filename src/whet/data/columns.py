@@ -9,8 +9,9 @@ from typing import Any
 
 from whet.config import DataConfig
 from whet.data.column_names import IDS, LABELS, PAIRS, TEXTS, plain
-from whet.data.readers.raw_table import RawSplit, printable
+from whet.data.readers.raw_table import RawSplit
 from whet.errors import DataError
+from whet.utils.text import neutral
 
 PROFILE_ROWS = 5000
 PROFILE_BYTES = 8_000_000
@@ -210,7 +211,7 @@ def _missing(split: RawSplit, flag: str, name: str) -> DataError:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(map(printable, names[:20]))
+    shown = ", ".join(map(neutral, names[:20]))
     return f"{shown} and {len(names) - 20} more" if len(names) > 20 else shown
 
 

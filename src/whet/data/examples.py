@@ -19,11 +19,12 @@ from whet.data.columns import Columns, choose_columns, column_kind, label_column
 from whet.data.example_files import SplitRows
 from whet.data.labels import LabelReader, labels_of_task, understand_labels
 from whet.data.rare_labels import for_known_labels, without_rare
-from whet.data.readers.raw_table import RawSplit, printable
+from whet.data.readers.raw_table import RawSplit
 from whet.data.readers.source import Source, find_source, read_source
 from whet.data.split_writer import SplitWriter, write_made_splits
 from whet.errors import DataError, some_of
 from whet.task import Task
+from whet.utils.text import neutral
 
 VERSION = 2
 """Part of the cache's key: goes up when the same source would give other examples."""
@@ -214,7 +215,7 @@ class _Builder:
         else:
             assert self.task is not None
             reader = for_known_labels(labels_of_task(first, columns.label, self.task, self.config), self.config)
-        labels = " / ".join(map(printable, reader.task.labels[:6])) + (" / …" if len(reader.task.labels) > 6 else "")
+        labels = " / ".join(map(neutral, reader.task.labels[:6])) + (" / â¦" if len(reader.task.labels) > 6 else "")
         what = f"{reader.task.kind}, {labels}" if labels else reader.task.kind
         note = f" ({reader.note})" if reader.note else ""
         names = label_columns(first, columns.label)

@@ -14,7 +14,7 @@ from whet.data.readers.raw_table import BATCH_ROWS, RawSplit
 from whet.data.readers.text_files import first_bytes, mend_surrogates
 from whet.errors import DataError
 
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 OUTPUTS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".xlsx")
 
 Row = dict[str, Any]

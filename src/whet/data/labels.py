@@ -24,8 +24,9 @@ from whet.data.label_values import (
     survey,
     written_list,
 )
-from whet.data.readers.raw_table import RawSplit, printable
+from whet.data.readers.raw_table import RawSplit
 from whet.task import Task
+from whet.utils.text import neutral
 
 NEGATIONS = ("not", "non", "no", "un", "in", "dis", "il", "ir", "im")
 MOST_WHOLE_NUMBERS = 100
@@ -249,16 +250,16 @@ def _columns_of_labels(split: RawSplit, names: Sequence[str], task: Task) -> tup
         )
     of = {own_name(name, task.labels): name for name in names}
     if unknown := [name for name in names if own_name(name, task.labels) is None]:
-        hint = f"Its labels are {', '.join(map(printable, task.labels))}; name their columns with --label."
+        hint = f"Its labels are {', '.join(map(neutral, task.labels))}; name their columns with --label."
         raise split.error(f"the model has no label {_quoted(unknown)}.", hint)
     if missing := [label for label in task.labels if label not in of]:
-        hint = f"Say --label {shlex.quote(printable(','.join(task.labels)))}"
+        hint = f"Say --label {shlex.quote(neutral(','.join(task.labels)))}"
         raise split.error(f"no column is named for the model's label {_quoted(missing)}.", hint)
     return tuple(of[label] for label in task.labels)
 
 
 def _quoted(names: Sequence[str]) -> str:
-    return ", ".join(repr(printable(name)) for name in names)
+    return ", ".join(repr(neutral(name)) for name in names)
 
 
 def _from_values(train: RawSplit, found: Survey, column: str, config: DataConfig) -> LabelReader:

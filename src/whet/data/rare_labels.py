@@ -11,9 +11,10 @@ import numpy as np
 from whet.config import DataConfig
 from whet.data.columns import label_columns
 from whet.data.labels import LEFT_OUT, LabelReader, check_classes
-from whet.data.readers.raw_table import RawSplit, printable
+from whet.data.readers.raw_table import RawSplit
 from whet.errors import UsageError, some_of
 from whet.task import Task
+from whet.utils.text import neutral
 
 FEWEST = 3
 """Rows that a label needs to be in training, validation and test; what `--rare` goes by alone."""
@@ -65,8 +66,8 @@ def _kind(kind: str, names: tuple[str, ...]) -> str:
 
 
 def _said(rare: Mapping[str, int], total: int, config: DataConfig, fewest: int) -> str:
-    listed = some_of([f"{printable(label)!r} ({count:,})" for label, count in rare.items()], 20, quoted=False)
-    done = "left out" if config.rare is None else f"merged into {printable(config.rare)!r}"
+    listed = some_of([f"{neutral(label)!r} ({count:,})" for label, count in rare.items()], 20, quoted=False)
+    done = "left out" if config.rare is None else f"merged into {neutral(config.rare)!r}"
     many = f"{len(rare):,} of {total:,}"
     return f"Labels with fewer than {fewest} training rows, {many}, are {done} (--min-rows --rare): {listed}."
 

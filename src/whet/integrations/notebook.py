@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
 from whet.records import End, Evaluation, Finding, Record, Start, replay
 from whet.runs.curves import Curves, curves
 from whet.runs.progress import duration, progress
 from whet.runs.report.charts import charts_of, metric_words
-from whet.runs.report.svg import render
+from whet.runs.report.svg import escape, render
 
 SECONDS_BETWEEN = 0.5
 """Drawing takes some milliseconds of the training process: twice a second is live enough."""

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from whet.errors import UsageError, missing_extra, nearest
 from whet.records import Evaluation, Record, Step
+from whet.utils.text import neutral
 
 Values = Mapping[str, float]
 
@@ -48,12 +49,12 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
 
         self.writer: Any = SummaryWriter(str(self.folder))
-        lines = "\n".join(f"    {name}: {value}" for name, value in settings.items())
+        lines = "\n".join(f"    {neutral(name)}: {neutral(str(value))}" for name, value in settings.items())
         self.writer.add_text("arguments", lines)
 
     def log(self, step: int, values: Values) -> None:
         for name, value in values.items():
-            self.writer.add_scalar(name, value, step)
+            self.writer.add_scalar(neutral(name), value, step)
         self.writer.flush()
 
     def close(self) -> None:

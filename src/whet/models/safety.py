@@ -5,20 +5,30 @@ No pickle is read and no code of the folder runs, unless the user asks for it by
 
 from __future__ import annotations
 
-import json
+import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from whet.errors import ArtifactError
+from whet.utils.foreign_files import parse_json, read_text
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 INDEX = "model.safetensors.index.json"
 MOST_LAYERS = 1000
+MOST_LABELS = 100_000
+MOST_FREE = 65_536
+"""A size up to this in a configuration is harmless; a larger one must stand in the weights too."""
+MOST_POSITIONS = 1_048_576
+MOST_TEXT = 512_000_000
+MOST_HEADER = 100_000_000
+MOST_PATTERN = 20_000
 # A settings file can ask for attention code that is fetched from a hub: its name then has a slash.
 _FETCHED_CODE = ("attn_implementation", "_attn_implementation", "_attn_implementation_internal", "use_kernels")
 _LAYER_COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "encoder_layers")
+_UNBOUNDED = re.compile(r"[*+](?!\+)|\{\d*,\}")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -38,6 +48,89 @@ def refuse_unsafe_folder(folder: Path, trust: bool = False) -> None:
         if isinstance(config.get(name), int) and config[name] > MOST_LAYERS:
             raise ArtifactError(f"{str(folder / 'config.json')!r} asks for {config[name]} layers.")
     _refuse_unsafe_weights(folder)
+    _refuse_large_sizes(folder, config)
+    _refuse_slow_tokenizer(folder)
+
+
+def _refuse_large_sizes(folder: Path, config: dict[str, Any]) -> None:
+    """A configuration of some bytes can ask for any amount of memory; its weights cannot."""
+    path = str(folder / "config.json")
+    if isinstance(config.get("num_labels"), int) and config["num_labels"] > MOST_LABELS:
+        raise ArtifactError(f"{path!r} asks for {config['num_labels']} labels.")
+    sizes = {name: value for name, value in config.items() if type(value) is int and "theta" not in name}
+    shapes = _shapes(folder)
+    if not shapes:
+        return
+    largest = max(size for shape in shapes for size in shape)
+    for name, value in sizes.items():
+        most = MOST_POSITIONS if name == "max_position_embeddings" else MOST_FREE
+        if value > max(most, largest):
+            raise ArtifactError(f"{path!r} asks for {name} {value}, and no weight has more than {largest}.")
+    hidden, inner = sizes.get("hidden_size", 0), sizes.get("intermediate_size", 0)
+    layers = min(sizes.get("num_hidden_layers", 0), sizes.get("num_hidden_groups", MOST_LAYERS))
+    if layers * hidden * (hidden + inner) > 4 * sum(math.prod(shape) for shape in shapes):
+        raise ArtifactError(f"{path!r} asks for a model several times as large as its weights.", "Save it again.")
+
+
+def _shapes(folder: Path) -> list[list[int]]:
+    """The shapes that the weights' headers declare; none where they cannot be read, which their reader then says."""
+    found: list[list[int]] = []
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with open(file, "rb") as opened:
+                length = int.from_bytes(opened.read(8), "little")
+                header = parse_json(opened.read(length)) if length <= min(MOST_HEADER, file.stat().st_size) else {}
+        except (ValueError, OSError):
+            continue
+        for name, tensor in header.items() if isinstance(header, dict) else ():
+            shape = tensor.get("shape") if isinstance(tensor, dict) and name != "__metadata__" else None
+            if isinstance(shape, list) and shape and 0 not in shape:
+                found.append([size for size in shape if type(size) is int])
+    return found
+
+
+def _refuse_slow_tokenizer(folder: Path) -> None:
+    """A pattern that repeats a repetition, such as (a+)+, takes time without end on some texts."""
+    for value in _patterns(read_json(folder / "tokenizer.json")):
+        if len(value) > MOST_PATTERN or repeats_a_repetition(value):
+            raise ArtifactError(
+                f"The tokenizer of {str(folder)!r} has the pattern {value[:60]!r}, which can take time without end.",
+                "Save the tokenizer with a pattern that repeats no repetition.",
+            )
+
+
+def _patterns(tokenizer: dict[str, Any]) -> Iterator[str]:
+    """The regular expressions of a tokenizer; they stand in its parts, not in its vocabulary."""
+    waiting: list[Any] = [tokenizer.get(part) for part in ("normalizer", "pre_tokenizer", "decoder")]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        elif isinstance(value, dict):
+            if isinstance(value.get("Regex"), str):
+                yield value["Regex"]
+            waiting += value.values()
+
+
+def repeats_a_repetition(pattern: str) -> bool:
+    """Whether a group that holds an unbounded repetition is itself repeated without bound."""
+    plain = re.sub(r"\\[pPx]\{[^}]*\}|\\.", "x", pattern, flags=re.DOTALL)
+    plain = re.sub(r"\[\^?\]?[^\]]*\]", "x", plain)
+    holds: list[bool] = [False]
+    place = 0
+    while place < len(plain):
+        char = plain[place]
+        if char == "(":
+            holds.append(False)
+        elif char == ")" and len(holds) > 1:
+            inner = holds.pop()
+            if inner and _UNBOUNDED.match(plain, place + 1):
+                return True
+            holds[-1] = holds[-1] or inner
+        elif _UNBOUNDED.match(plain, place):
+            holds[-1] = True
+        place += 1
+    return False
 
 
 def _refuse_unsafe_weights(folder: Path) -> None:
@@ -84,8 +177,8 @@ def read_json(path: Path, required: str = "") -> dict[str, Any]:
             raise ArtifactError(required)
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
+        content = parse_json(read_text(path, MOST_TEXT))
+    except (ValueError, OSError) as error:
         raise ArtifactError(f"{str(path)!r} cannot be read: {error}.") from None
     if not isinstance(content, dict):
         raise ArtifactError(f"{str(path)!r} is not a JSON object.")

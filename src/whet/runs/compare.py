@@ -21,6 +21,7 @@ from whet.metrics.intervals import PROPORTIONS
 from whet.metrics.scores import evidence
 from whet.records import End, Evaluation, Record, Start
 from whet.runs.folder import CONFIG, RunFolder
+from whet.runs.predictions import labelled_rows
 from whet.runs.verdict.judge import Verdict, verdict_of
 
 Array = np.ndarray[Any, Any]
@@ -149,20 +150,12 @@ def differing_settings(folders: Sequence[RunFolder]) -> dict[str, tuple[Any, ...
 
 def read_predictions(folder: RunFolder, split: str, task: str, metric: str) -> Predicted | None:
     """The labelled rows of a split, or None where the run has not predicted any."""
-    path = folder.path / "predictions.parquet"
-    if not path.is_file():
+    table = labelled_rows(folder, split)
+    if table is None:
         return None
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(path)
-    found = table.filter(np.array(table["split"].to_pylist()) == split).to_pydict()
-    kept = [index for index, label in enumerate(found["label"]) if label is not None]
-    if not kept:
-        return None
-    labels = np.array([found["label"][index] for index in kept])
-    logits = np.array([found["logits"][index] for index in kept], np.float64)
-    pairs = found.get("pair", [None] * len(found["row"]))
-    texts = [(found["row"][index], found["text"][index], pairs[index]) for index in kept]
+    found = table.to_pydict()
+    labels, logits = np.array(found["label"]), np.array(found["logits"], np.float64)
+    texts = zip(found["row"], found["text"], found.get("pair", [None] * len(labels)), strict=True)
     keys: list[Hashable] = [(*text, str(label)) for text, label in zip(texts, labels.tolist(), strict=True)]
     return Predicted(keys, labels, evidence(task, metric, logits))
 

@@ -27,6 +27,7 @@ from typing import Any
 from whet.config import Config, make_config, read_toml, to_toml
 from whet.errors import ArtifactError, EnvironmentFault, UsageError
 from whet.records import End, Record, from_line, replay, to_line
+from whet.utils.foreign_files import parse_json, read_text, replace_file, whole_lines
 
 RECORDS = "records.jsonl"
 CONFIG = "config.toml"
@@ -43,7 +44,11 @@ def sums_of(folder: Path) -> dict[str, str]:
 
 def files_of(folder: Path) -> dict[str, Path]:
     """Every file by its place in the folder; a tokenizer may have folders of its own."""
-    found = (entry for entry in sorted(folder.rglob("*")) if not entry.is_dir())
+    found = [entry for entry in sorted(folder.rglob("*")) if entry.is_symlink() or not entry.is_dir()]
+    for entry in found:
+        # Reading a pipe or a device never ends, and a link may lead to one.
+        if entry.is_symlink() or not entry.is_file():
+            raise ArtifactError(f"{str(entry)!r} is not a file, and a run's model has nothing else.", "Train again.")
     return {file.relative_to(folder).as_posix(): file for file in found}
 
 
@@ -163,16 +168,18 @@ class RunFolder:
         path = self.path / RECORDS
         if not path.is_file():
             return
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith("\n"):
-                    return
-                try:
-                    record = from_line(line)
-                except (ValueError, TypeError, AttributeError):
-                    raise ArtifactError(f"{str(path)!r} is damaged at line {number}.") from None
-                if record is not None:
-                    yield record
+        lines, number = whole_lines(path), 0
+        while True:
+            number += 1
+            try:
+                line = next(lines, None)
+                record = from_line(line.decode()) if line is not None else None
+            except ValueError:
+                raise ArtifactError(f"{str(path)!r} is damaged at line {number}.") from None
+            if line is None:
+                return
+            if record is not None:
+                yield record
 
     @property
     def finished(self) -> bool:
@@ -220,9 +227,9 @@ class RunFolder:
         if not path.is_file():
             return {}
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            raise ArtifactError(f"{str(path)!r} is damaged: it is not JSON.") from None
+            content = parse_json(read_text(path))
+        except ValueError as error:
+            raise ArtifactError(f"{str(path)!r} is damaged: it is not JSON ({error}).") from None
         return content if isinstance(content, dict) else {}
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
@@ -230,17 +237,9 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """Whole or not at all: a reader never sees half a file."""
-        target, scratch = self.path / name, self.path / _scratch(name)
         try:
-            scratch.unlink(missing_ok=True)
-            handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-            try:
-                # Texts of rows may hold what UTF-8 cannot; a file for people is not worth failing for.
-                _write_all(handle, text.encode("utf-8", errors="replace"))
-                os.fsync(handle)
-            finally:
-                os.close(handle)
-            os.replace(scratch, target)
+            # Texts of rows may hold what UTF-8 cannot; a file for people is not worth failing for.
+            replace_file(self.path / name, text.encode("utf-8", errors="replace"))
         except OSError as error:
             raise _unwritable(self.path, error) from None
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from whet.config import DataConfig
-from whet.data.readers.raw_table import Batches, Part, RawSplit, batch_rows, from_table, printable
+from whet.data.readers.raw_table import Batches, Part, RawSplit, batch_rows, from_table
 from whet.errors import DataError
+from whet.utils.text import neutral
 
 
 def read_parquet(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
@@ -97,4 +98,4 @@ def _not_readable(path: Path, kind: str, error: Exception) -> DataError:
 
 
 def _first_line(error: Exception) -> str:
-    return printable(str(error).splitlines()[0].rstrip(".")) if str(error) else type(error).__name__
+    return neutral(str(error).splitlines()[0].rstrip(".")) if str(error) else type(error).__name__

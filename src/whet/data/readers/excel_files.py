@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import shlex
+import zipfile
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -14,6 +15,7 @@ from whet.data.columns import own_name
 from whet.data.readers.csv_dialect import find_header
 from whet.data.readers.csv_files import record_batch
 from whet.data.readers.raw_table import BATCH_ROWS, Part, RawSplit, Spill
+from whet.data.readers.text_files import HARMLESS_BYTES, MOST_TIMES
 from whet.errors import DataError, missing_extra
 
 SAMPLE_ROWS = 1000
@@ -55,10 +57,26 @@ def _open(path: Path) -> Any:
         import openpyxl
     except ImportError:
         raise missing_extra("openpyxl", "excel", "Reading Excel files") from None
+    _refuse_bomb(path)
     try:
         return openpyxl.load_workbook(path, read_only=True, data_only=True)
     except Exception as error:  # zipfile, XML and openpyxl each have their own
         raise DataError(f"it cannot be read as an Excel file: {error}.", file=path.name) from None
+
+
+def _refuse_bomb(path: Path) -> None:
+    """A workbook is a zip file; what its parts say they unpack to is the most that is ever read of them."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(part.file_size for part in archive.infolist())
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return  # the reader says what is wrong
+    if size > max(HARMLESS_BYTES, MOST_TIMES * path.stat().st_size):
+        raise DataError(
+            f"the workbook unpacks to {size / 1e9:.1f} GB, more than {MOST_TIMES} times its size.",
+            "Save the sheet as CSV.",
+            file=path.name,
+        )
 
 
 def _sheet(book: Any, path: Path, name: str | None) -> Any:

@@ -287,7 +287,10 @@ def _object_rows(path: Path, encoding: str) -> Iterator[tuple[Row, int]]:
         raise DataError("one JSON object this large is not read.", "Write one object a line.", file=path.name)
     with open_text(path, encoding) as text:
         try:
-            value = json.load(text, object_pairs_hook=_unique)
+            content = text.read(WHOLE_FILE_LIMIT + 1)
+            if len(content) > WHOLE_FILE_LIMIT:  # compressed, it is larger than its file
+                raise DataError("one JSON object this large is not read.", "Write one object a line.", file=path.name)
+            value = json.loads(content, object_pairs_hook=_unique)
         except UnicodeDecodeError:
             raise undecodable(path, encoding) from None
         except (ValueError, RecursionError) as error:

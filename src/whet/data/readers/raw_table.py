@@ -18,11 +18,6 @@ Batches = Iterator[Any]
 Read = Callable[[Sequence[str] | None], Batches]
 
 
-def printable(name: str) -> str:
-    """A name out of the data for a message: nothing in it steers a terminal or breaks the line."""
-    return "".join(char if char.isprintable() else "\ufffd" for char in name)
-
-
 @dataclass(frozen=True)
 class Part:
     """A file of a split, and how many of the split's rows came from it."""

@@ -17,6 +17,8 @@ from whet.runs.folder import RECORDS, RunFolder
 from whet.runs.progress import progress
 from whet.runs.report.charts import charts_of, marks_of, rounded
 from whet.runs.report.content import STATES, plain
+from whet.utils.foreign_files import MOST_LINE
+from whet.utils.text import neutral_lines
 
 POINTS = 4000
 """Points a line that are sent at first; a closer look at a part of it asks again."""
@@ -64,10 +66,16 @@ class Tail:
                 return
             with open(self.path / RECORDS, "rb") as file:
                 file.seek(self._offset)
-                content = file.read(size - self._offset)
-            whole = content.rfind(b"\n") + 1
-            self._offset += whole
-            self._take(content[:whole].splitlines())
+                while content := file.read(min(size - self._offset, MOST_LINE)):
+                    whole = content.rfind(b"\n") + 1
+                    if not whole and len(content) < MOST_LINE:
+                        return
+                    if not whole:  # no record is that long, and what follows may have no end
+                        self._offset, self.damaged = size, self.damaged + 1
+                        return
+                    self._offset += whole
+                    self._take(content[:whole].split(b"\n")[:-1])
+                    file.seek(self._offset)
 
     def since(self, cursor: Cursor) -> tuple[str, dict[str, Any], Cursor] | None:
         """The event for a watcher: `snapshot` or `records`, its content, where it stands then; None for nothing."""
@@ -232,11 +240,13 @@ def _series(new: Sequence[Record], split: str) -> dict[str, Any]:
 
 
 def clean(value: Any) -> Any:
-    """The same with None for numbers that JSON does not have."""
+    """The same with None for numbers that JSON does not have, and with texts that reorder and hide nothing."""
+    if isinstance(value, str):
+        return neutral_lines(value)
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {str(key): clean(item) for key, item in value.items()}
+        return {neutral_lines(str(key)): clean(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [clean(item) for item in value]
     return value

@@ -28,6 +28,7 @@ from whet.runs.folder import CONFIG, RECORDS
 from whet.runs.live.follow import Cursor, Tail, as_json, clean_dict
 from whet.runs.report.html import asset
 from whet.runs.summary import list_runs
+from whet.utils.text import neutral_lines
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -84,12 +85,14 @@ class Library:
     def runs(self) -> dict[str, Path]:
         """Name to folder, newest first. Links are not followed: they could lead anywhere."""
         if _is_run(self.root):
-            return {self.root.resolve().name: self.root}
+            return {neutral_lines(self.root.resolve().name): self.root}
         try:
             found = [path for path in self.root.iterdir() if not path.is_symlink() and _is_run(path)]
         except OSError:
             return {}
-        return {path.name: path for path in sorted(found, key=lambda path: _stamp(path)[1], reverse=True)}
+        return {
+            neutral_lines(path.name): path for path in sorted(found, key=lambda path: _stamp(path)[1], reverse=True)
+        }
 
     def tail(self, name: str) -> Tail | None:
         path = self.runs().get(name)

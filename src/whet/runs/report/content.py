@@ -20,6 +20,7 @@ from whet.runs.label_words import facts_of
 from whet.runs.progress import duration
 from whet.runs.report.charts import Chart, charts_of, reliability_chart, scatter_chart
 from whet.runs.report.mistakes import (
+    MOST_COUNTED,
     Answers,
     ClassScore,
     Confusion,
@@ -254,7 +255,7 @@ class _Reader:
         )
 
     def _confusion(self, examined: Answers | None, last: Evaluation | None) -> Confusion | None:
-        if self.task not in ("binary", "multiclass"):
+        if self.task not in ("binary", "multiclass") or len(self.names) > MOST_COUNTED:
             return None
         if examined is not None:
             return confusion_of(examined)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -25,6 +24,8 @@ from whet.runs.folder import RunFolder
 from whet.runs.report.charts import Chart
 from whet.runs.report.content import Report, read_report
 from whet.runs.report.svg import render
+from whet.utils.foreign_files import replace_file
+from whet.utils.text import markdown_escaped, neutral_lines, neutral_values
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -43,6 +44,8 @@ def write_markdown(folder: RunFolder, path: Path | None = None) -> Path:
     report = read_report(folder)
     plots = target.with_name(f"{target.stem}_files")
     drawn = [chart for chart in (*report.charts, report.calibration, report.scatter) if chart is not None]
+    if plots.is_symlink():
+        raise EnvironmentFault(f"{str(plots)!r} is a link, which a report does not write through.", "Remove it.")
     try:
         plots.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -91,7 +94,7 @@ def render_markdown(report: Report, plots: str) -> str:
 
 def as_data(content: Any) -> str:
     """JSON that can stand inside a script element, whatever the texts in it say."""
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(neutral_values(content), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return text
@@ -104,11 +107,9 @@ def asset(name: str) -> str:
 
 def write_whole(path: Path, text: str) -> None:
     """Whole or not at all: someone may have the old report open."""
-    scratch = path.with_name(f".{path.name}.tmp")
     try:
         # Lone surrogates cannot be written as UTF-8; a text from data must not cost the report.
-        scratch.write_bytes(text.encode("utf-8", errors="replace"))
-        os.replace(scratch, path)
+        replace_file(path, text.encode("utf-8", errors="replace"))
     except OSError as error:
         raise _unwritable(path, error) from None
 
@@ -119,7 +120,7 @@ def in_percent(share: float) -> str:
 
 @cache
 def _html() -> Environment:
-    return _environment(autoescape=True)
+    return _environment(autoescape=True, finalize=_shown)
 
 
 @cache
@@ -142,21 +143,20 @@ def _environment(**options: Any) -> Environment:
     )
     made.filters["percent"] = in_percent
     made.filters["drawn"] = lambda chart: Markup(_drawn(chart))
+    made.filters["own"] = lambda text: Markup("<bdi>{}</bdi>").format(_shown(text))
     made.filters["raw"] = Markup
     return made
+
+
+def _shown(value: Any) -> Any:
+    """What a page prints: no character of a text reorders or hides what is beside it."""
+    return value if not isinstance(value, str) or hasattr(value, "__html__") else neutral_lines(value)
 
 
 def _markdown_text(value: Any) -> Any:
     from markupsafe import Markup
 
     return value if isinstance(value, Markup) else markdown_escaped(str(value))
-
-
-def markdown_escaped(text: str) -> str:
-    """Text that Markdown shows as it is: no markup, no HTML, no mention of anyone, one line."""
-    one_line = " ".join(text.split())
-    entities = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;", "#": "&#35;", "|": "&#124;"}
-    return "".join(entities.get(char) or (f"\\{char}" if char in "\\`*_[]()~$!{}" else char) for char in one_line)
 
 
 def _drawn(chart: Chart, standalone: bool = False) -> str:

@@ -8,15 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from whet.errors import ArtifactError
 from whet.metrics.scores import predicted, probabilities
 from whet.records import Evaluation
 from whet.runs.folder import RunFolder
+from whet.runs.predictions import labelled_rows
 
 Array = np.ndarray[Any, Any]
 SHOWN_CHARACTERS = 300
 WORST = 15
 EXAMPLES = 3
 MISTAKES = 12
+MOST_COUNTED = 2000
+"""A matrix of more classes would not fit a small machine's memory."""
 MATRIX_CLASSES = 30
 """With more classes a matrix cannot be read; the commonest mistakes still can."""
 
@@ -106,16 +110,12 @@ class ClassScore:
 
 def read_answers(folder: RunFolder, split: str, task: str, names: Sequence[str]) -> Answers | None:
     """The rows of a split that have a label; None where nothing was predicted there."""
-    path = folder.path / "predictions.parquet"
-    if not path.is_file():
+    table = labelled_rows(folder, split)
+    if table is None:
         return None
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(path)
-    table = table.filter(pc.and_(pc.equal(table["split"], split), pc.is_valid(table["label"])))
-    if not table.num_rows:
-        return None
+    labels = np.array(table["label"].to_pylist())
+    if task in ("binary", "multiclass") and not (labels.min() >= 0 and labels.max() < len(names)):
+        raise ArtifactError(f"A label of the {split} rows is {int(labels.max())}, and there are {len(names)}.")
     return Answers(
         split=split,
         task=task,
@@ -123,7 +123,7 @@ def read_answers(folder: RunFolder, split: str, task: str, names: Sequence[str])
         rows=table["row"].to_numpy(),
         texts=table["text"].to_pylist(),
         pairs=table["pair"].to_pylist() if "pair" in table.column_names else None,
-        labels=np.array(table["label"].to_pylist()),
+        labels=labels,
         logits=np.array(table["logits"].to_pylist(), np.float64),
     )
 

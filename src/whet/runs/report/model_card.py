@@ -9,6 +9,7 @@ from whet.records import Evaluation, Start
 from whet.runs import score_words as words
 from whet.runs.folder import RunFolder
 from whet.runs.verdict.judge import verdict_of
+from whet.utils.text import markdown_escaped
 
 MOST_LABELS = 50
 
@@ -19,7 +20,7 @@ def model_card(folder: RunFolder) -> str:
     start = next((record for record in records if isinstance(record, Start)), None)
     best = [r for r in records if isinstance(r, Evaluation) and (r.best or r.split == "test")]
     verdict = verdict_of(records)
-    labels = some_of([_plain(label) for label in data.get("labels", [])], MOST_LABELS, quoted=False)
+    labels = some_of([markdown_escaped(label) for label in data.get("labels", [])], MOST_LABELS, quoted=False)
     packages = environment.get("packages", {})
     versions = ", ".join(f"{name} {packages[name]}" for name in sorted(packages))
     lines = [
@@ -28,9 +29,9 @@ def model_card(folder: RunFolder) -> str:
         "pipeline_tag: text-classification",
         "---",
         "",
-        f"# {_plain(Path(config.model.model).name)}, fine-tuned",
+        f"# {markdown_escaped(Path(config.model.model).name)}, fine-tuned",
         "",
-        f"`{_plain(config.model.model)}` fine-tuned with whet {environment.get('whet', '')}.",
+        f"{markdown_escaped(config.model.model)} fine-tuned with whet {environment.get('whet', '')}.",
         f"Task: {data.get('task', '')}. Labels: {labels or 'a number'}.",
         "",
         "| split | rows | scores |",
@@ -41,14 +42,15 @@ def model_card(folder: RunFolder) -> str:
         scores = ", ".join(
             f"{words.metric_of(name, task, names)} {words.score(name, value)}" for name, value in record.metrics.items()
         )
-        lines.append(f"| {record.split} | {record.rows} | {_plain(scores)} |")
+        lines.append(f"| {record.split} | {record.rows} | {markdown_escaped(scores)} |")
     if start is not None and start.majority:
         metric, value = start.majority["metric"], start.majority["value"]
-        answer = _plain(words.always_giving(start.task, start.majority.get("label")))
+        answer = markdown_escaped(words.always_giving(start.task, start.majority.get("label")))
         lines += ["", f"{answer[0].upper()}{answer[1:]} scores {metric} {words.score(metric, value)}."]
+    judged = markdown_escaped(f"{verdict.sentence} {verdict.baseline}".strip())
     lines += [
         "",
-        f"Verdict on the learning curves: {_plain(verdict.sentence)} {_plain(verdict.baseline)}".rstrip(),
+        f"Verdict on the learning curves: {judged}",
         "",
         f"Data: fingerprint `{data.get('fingerprint', '')}`, at most {data.get('max_length', '?')} tokens a row:",
         "`transformers.pipeline` reads as many with `truncation=True`.",
@@ -57,9 +59,3 @@ def model_card(folder: RunFolder) -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-def _plain(text: str) -> str:
-    """Text from data or settings that cannot become markup."""
-    kept = "".join(" " if character in "\r\n|" else character for character in text)
-    return kept.replace("<", "&lt;").replace(">", "&gt;").replace("`", "'")

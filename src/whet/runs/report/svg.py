@@ -5,9 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
+from html import escape as escape_markup
 
 from whet.runs.report.charts import Chart, Line
+from whet.utils.text import neutral
+
+
+def escape(text: str, quote: bool = True) -> str:
+    """Text in XML, which allows no control characters at all."""
+    return escape_markup(neutral(text), quote)
+
 
 COLOURS = {
     "train": "#2a78d6",
@@ -24,7 +31,7 @@ COLOURS = {
 """Middle tones that can be read on white and on dark: a notebook does not say which it is."""
 
 _TOP, _RIGHT, _BOTTOM, _LEFT = 46, 14, 34, 52
-_FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif'"
+_FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,Noto Sans,DejaVu Sans,sans-serif'"
 
 
 @dataclass(frozen=True)

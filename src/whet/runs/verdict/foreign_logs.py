@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +27,10 @@ from whet.runs.curves import Series, window_means
 from whet.runs.folder import CONFIG, RECORDS, RunFolder
 from whet.runs.verdict.features import Observed
 from whet.runs.verdict.judge import entropy, observe
+from whet.utils.foreign_files import parse_json, read_text
+
+MOST_LOG = 1_000_000_000
+
 
 STATE = "trainer_state.json"
 # What a stock Trainer logs beside the scores of an evaluation.
@@ -104,7 +107,7 @@ def read_records(path: Path) -> list[Record]:
     for number, line in enumerate(lines, 1):
         try:
             record = from_line(line) if line.strip() else None
-        except (ValueError, TypeError, AttributeError):
+        except ValueError:
             if number == len(lines):
                 break
             raise DataError("this line is not a record.", file=str(path), row=number) from None
@@ -134,7 +137,7 @@ def _with(seen: Observed, known: Constants) -> Observed:
 def _from_trainer_state(path: Path, known: Constants) -> Observed:
     """`log_history`: training losses and evaluations lie between each other, told apart by their keys."""
     try:
-        content = json.loads(_text(path))
+        content = parse_json(_text(path))
     except ValueError as error:
         raise DataError(f"this is not JSON: {error}.", file=str(path)) from None
     history = content.get("log_history") if isinstance(content, dict) else None
@@ -350,8 +353,10 @@ def _chance(classes: int, majority: float | None) -> float:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_text(path, MOST_LOG)
     except UnicodeDecodeError as error:
         raise DataError(f"this is not UTF-8 text (byte {error.start}).", file=str(path)) from None
+    except ValueError as error:
+        raise DataError(f"{error}.", file=str(path)) from None
     except OSError as error:
         raise UsageError(f"Cannot read {str(path)!r}: {error.strerror}.") from None

@@ -27,6 +27,13 @@
     return element(name, className, String(text));
   }
 
+  // A name or a text from data, which may be written from right to left: it does not reorder what stands beside it.
+  function own(text, className = "", name = "td") {
+    const box = element(name, className);
+    box.append(element("bdi", "", String(text)));
+    return box;
+  }
+
   function share(value) {
     return `${(100 * value).toFixed(1)}%`;
   }
@@ -49,7 +56,7 @@
     snapshot(content) {
       this.thinned = content.thinned;
       this.labels = content.labels;
-      find("name").textContent = content.name;
+      find("name").replaceChildren(element("bdi", "", content.name));
       document.title = `${content.name} · whet`;
       const wanted = new Set(content.charts.map((spec) => spec.id));
       for (const [id, chart] of this.charts) {
@@ -161,7 +168,7 @@
       const table = card.querySelector("table");
       table.classList.toggle("dense", this.labels.length > 8);
       const names = this.labels.map((label) => {
-        const name = cell(label, "", "th");
+        const name = own(label, "", "th");
         name.title = label;
         return name;
       });
@@ -170,7 +177,7 @@
       const body = element("tbody");
       record.confusion.forEach((counts, label) => {
         const total = counts.reduce((sum, count) => sum + count, 0) || 1;
-        const name = cell(this.labels[label], "", "th");
+        const name = own(this.labels[label], "", "th");
         name.title = this.labels[label];
         const cells = counts.map((count) => {
           const box = element("td");
@@ -196,8 +203,13 @@
       const body = element("tbody");
       for (const each of record.worst) {
         const text = cell(each.text ?? "", "text");
-        if (each.pair) text.append(element("span", "pair", each.pair));
-        body.append(row([cell(each.row, "number"), text, cell(each.label), cell(each.predicted), cell(share(each.probability), "number")]));
+        text.dir = "auto";
+        if (each.pair) {
+          const pair = element("span", "pair", each.pair);
+          pair.dir = "auto";
+          text.append(pair);
+        }
+        body.append(row([cell(each.row, "number"), text, own(each.label), own(each.predicted), cell(share(each.probability), "number")]));
       }
       card.querySelector("table").replaceChildren(head, body);
     }
@@ -210,7 +222,7 @@
 
     settings(settings) {
       find("settings").hidden = !settings.length;
-      const lines = (chosen) => chosen.map(([name, value]) => row([cell(name), cell(value)]));
+      const lines = (chosen) => chosen.map(([name, value]) => row([cell(name), own(value)]));
       const changed = settings.filter(([, , differs]) => differs);
       find("settings").querySelector("table").replaceChildren(...lines(changed));
       find("settings").querySelector("table.all").replaceChildren(...lines(settings));
@@ -293,7 +305,8 @@
     if (nameInAddress()) return;
     find("no-runs").hidden = found.runs.length > 0;
     find("runs").querySelector("tbody").replaceChildren(...found.runs.map((run) => {
-      const link = element("a", "", run.name);
+      const link = element("a");
+      link.append(element("bdi", "", run.name));
       link.href = `#${encodeURIComponent(run.name)}`;
       const name = element("td");
       name.append(link);
