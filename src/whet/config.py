@@ -51,7 +51,10 @@ class DataConfig:
     max_field_mb: float = setting(1.0, "refuse a field larger than this", "--max-field-mb")
     validation_share: float = setting(0.1, "share of rows for validation where none is given")
     test_share: float = setting(0.1, "share of rows for a test split where none is given")
-    split_seed: int = setting(42, "seed of the split where none is given")
+    split_seed: int = setting(42, "seed of the split or of the folds where none is given")
+    folds: int | Literal["auto"] = setting(
+        "auto", "parts of the rows that are held out in turn to measure; 0 for a single split", "--folds"
+    )
     allow: tuple[str, ...] = setting((), "findings of the audit that may stand, such as leak", "--allow")
 
     def __post_init__(self) -> None:
@@ -59,6 +62,7 @@ class DataConfig:
             value = getattr(self, name)
             _check(0 <= value < 1, name, value, "at least 0 and below 1")
         _check(self.max_field_mb > 0, "max_field_mb", self.max_field_mb, "above 0")
+        _check(self.folds == "auto" or self.folds == 0 or self.folds >= 2, "folds", self.folds, "auto, 0, or 2 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +98,7 @@ class TrainConfig:
     epsilon: float = setting(1e-8, "AdamW's epsilon")
     clip: float = setting(1.0, "largest gradient norm; 0 for none", "--clip")
     seed: int = setting(42, "seed of the head, the order and the dropout", "--seed")
+    seeds: int = setting(1, "trainings with seeds that count up from the first; the best is kept", "--seeds")
     order: Literal["random", "bucketed", "sequential"] = setting("random", "order of the rows", "--order")
     class_weights: Literal["none", "balanced"] = setting("none", "weigh the loss by class", "--class-weights")
     label_smoothing: float = setting(0.0, "share of the target spread over all classes")
@@ -107,7 +112,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         _check(self.epochs > 0, "epochs", self.epochs, "above 0")
         _check(self.max_steps is None or self.max_steps > 0, "max_steps", self.max_steps, "above 0")
-        for name in ("batch_size", "accumulate"):
+        for name in ("batch_size", "accumulate", "seeds"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         _check(0 < self.learning_rate < 10, "learning_rate", self.learning_rate, "above 0 and below 10")
         for name in ("warmup", "weight_decay", "clip"):
@@ -278,11 +283,14 @@ def _coerce(kind: type, name: str, value: Any) -> Any:
         return value
     if get_origin(hint) is tuple:
         return tuple(value.split(",")) if isinstance(value, str) else tuple(value)
+    words = [word for choice in choices if get_origin(choice) is Literal for word in get_args(choice)]
+    if value in words:
+        return value
     target = choices[0]
     try:
         return _READERS[target](value)
     except (ValueError, TypeError):
-        raise UsageError(f"{name} is {value!r}.", f"It must be {_NAMES[target]}.") from None
+        raise UsageError(f"{name} is {value!r}.", f"It must be {' or '.join([_NAMES[target], *words])}.") from None
 
 
 def _whole(value: Any) -> int:
