@@ -82,8 +82,8 @@ class ModelConfig:
 class TrainConfig:
     """How the weights are moved."""
 
-    recipe: Literal["course", "auto"] = setting(
-        "course", "auto chooses what you leave unset from the rows; course has fixed defaults", "--recipe"
+    recipe: Literal["auto", "course"] = setting(
+        "auto", "auto chooses what you leave unset from the rows; course has fixed defaults", "--recipe"
     )
     epochs: float = setting(3.0, "passes over the training rows", "--epochs")
     max_steps: int | None = setting(None, "stop after this many steps", "--max-steps")

@@ -63,7 +63,8 @@ class Terminal:
         if not isinstance(event, Record):
             return
         self.records.append(event)
-        if isinstance(event, Evaluation) and event.split == "validation":
+        # What folds held out is told fold by fold, and once more when all of it is known.
+        if isinstance(event, Evaluation) and event.split == "validation" and not event.out_of_fold:
             self.say(evaluation_line(event, job.metric, progress(self.records)))
         if self.live is not None:
             from rich.text import Text

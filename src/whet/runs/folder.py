@@ -33,6 +33,8 @@ CONFIG = "config.toml"
 LOCK = ".lock"
 SUMS = "model.sums.json"
 UNFINISHED_MODEL = ".model.tmp"
+BEFORE_RECIPES = {"recipe": "course", "folds": 0}
+"""What runs of a version without these settings did."""
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -131,7 +133,7 @@ class RunFolder:
 
     @property
     def config(self) -> Config:
-        return make_config(read_toml(self.path / CONFIG))
+        return make_config(BEFORE_RECIPES, read_toml(self.path / CONFIG))
 
     @property
     def data(self) -> dict[str, Any]:

@@ -221,6 +221,8 @@ class TrainingArguments(_Fields):
 
         words = {
             "model": model_name or "model",
+            "recipe": "course",
+            "folds": 0,
             "epochs": float(self.num_train_epochs),
             "max_steps": self.max_steps if self.max_steps > 0 else None,
             "batch_size": self.rows_together,

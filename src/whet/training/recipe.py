@@ -68,6 +68,37 @@ def follow_recipe(config: Config, rows: int, task: Task, width: int) -> tuple[Co
     return dataclasses.replace(config, train=train), said
 
 
+def settle_folds(config: Config) -> Config:
+    """The settings with `folds` 0 where `auto` means none; a contradiction is refused.
+
+    `auto` measures by folds under the recipe `auto`, where nobody asked for a split or for what needs one.
+    """
+    folds, needs_split = config.data.folds, _needs_split(config)
+    if folds == "auto":
+        if config.train.recipe == "auto" and not needs_split:
+            return config
+        return dataclasses.replace(config, data=dataclasses.replace(config.data, folds=0))
+    if folds and needs_split:
+        raise UsageError(f"--folds is {folds}, and {needs_split}.", "Leave one of them out.")
+    return config
+
+
+def _needs_split(config: Config) -> str:
+    """What was asked for that folds cannot give, in words."""
+    if config.data.validation is not None:
+        return "--validation gives the rows to measure on"
+    if config.train.seeds > 1:
+        return f"--seeds {config.train.seeds} is measured on validation rows"
+    if config.evaluate.patience is not None:
+        return "--patience needs validation rows"
+    if config.train.shard:
+        return "--shard has one model only"
+    shares = {"validation_share", "test_share"} & config.given
+    if config.data.folds == "auto" and shares:
+        return f"{min(shares)} asks for a split"
+    return ""
+
+
 def refuse_contrastive(config: Config, task: Task) -> None:
     """Rows are compared by their class: where they have none, or several, there is nothing to compare."""
     if config.train.contrastive and task.kind not in ("binary", "multiclass"):

@@ -13,10 +13,10 @@ from whet.distributed.group import Ranks
 from whet.errors import Interrupted, WhetError
 from whet.runs.folder import CONFIG, RunFolder
 from whet.runs.report.html import write_report_quietly
-from whet.training.recipe import MINILM_WIDTH, follow_recipe, refuse_contrastive
+from whet.training.recipe import MINILM_WIDTH, follow_recipe, refuse_contrastive, settle_folds
 from whet.training.recorder import Listener, Recorder
 from whet.training.resume import compare_with_before, open_run, refuse_other_tokens
-from whet.training.setup import ModelBeside, Say, make_job, make_tokens, read_examples
+from whet.training.setup import ModelBeside, Say, choose_folds, make_job, make_tokens, read_examples
 from whet.utils.signals import Interrupts
 
 if TYPE_CHECKING:
@@ -59,10 +59,13 @@ def _train_among(
     from whet.integrations.trackers import Place, tracked
 
     with ranks.together(), interrupts.at_once():
+        config = settle_folds(config)
         examples, report = read_examples(source, config, say)
         refuse_contrastive(config, examples.task)
+        config, numbers = choose_folds(config, examples, say)
     # The data is read; only now the heavy libraries are loaded, which takes longer than most mistakes deserve.
     from whet.training.estimate import estimate, require_disk
+    from whet.training.folds import FoldedRun
     from whet.utils.device import wake
 
     wake(config.train.device)
@@ -108,7 +111,10 @@ def _train_among(
                 track(event)
                 listen(event, job)
 
-            Recorder(folder, job, interrupts, say, tell).run(resuming=resuming, changed=changed)
+            if numbers is None:
+                Recorder(folder, job, interrupts, say, tell).run(resuming=resuming, changed=changed)
+            else:
+                FoldedRun(folder, job, numbers, interrupts, say, tell).run(resuming=resuming, changed=changed)
     return folder
 
 
@@ -157,8 +163,10 @@ def rehearse(source: Any, config: Config, say: Say) -> None:
     from whet.training.estimate import estimate
 
     available(config.run.report_to)
+    config = settle_folds(config)
     examples, report = read_examples(source, config, say)
     refuse_contrastive(config, examples.task)
+    config, _ = choose_folds(config, examples, say)
     config = _with_recipe(config, examples, say)
     job = make_job(make_tokens(config, examples, report, say), say)
     say(estimate(job).sentence())
