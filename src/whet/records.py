@@ -210,7 +210,9 @@ def replay(records: Iterable[Record]) -> Iterator[Record]:
     yield from sorted(kept, key=_place)
 
 
-def _place(record: Record) -> tuple[int, int]:
+def _place(record: Record) -> tuple[int, ...]:
+    if isinstance(record, Part):
+        return record.step, list(KINDS).index(record.kind), record.name == "final", record.number
     if isinstance(record, Evaluation) and record.split == "test":
         return record.step, len(KINDS)
     return record.step, (len(KINDS) + 1 if isinstance(record, End) else list(KINDS).index(record.kind))

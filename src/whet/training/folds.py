@@ -108,16 +108,17 @@ class FoldedRun:
         describe_run(self.folder, self.job, folds=np.bincount(self.numbers[self.measured], minlength=self.count))
         earlier = list(self.folder.all_records()) if resuming else []
         begun = any(isinstance(record, Part) and record.name == "final" for record in earlier)
-        if changed or not any(isinstance(record, Start) for record in earlier):
-            for fold in self.folds:
-                clear_part(part_folder(self.folder, "fold", fold.number + 1))
-            self._append(self._start())
-        else:
+        known = any(isinstance(record, Start) for record in earlier)
+        if known and not begun:
+            self._append(Resume(step=0, path="", note=changed or "folds", time=now()))
+        if known and not changed:
             for record in self.folder.records():
                 if isinstance(record, Start | Part):
                     self.listen(record, self.job)  # whoever draws must know where the run stands
-            if not begun:
-                self._append(Resume(step=0, path="", note="folds", time=now()))
+        else:
+            for fold in self.folds:
+                clear_part(part_folder(self.folder, "fold", fold.number + 1))
+            self._append(self._start())
         return bool(self.job.ranks.from_main(begun))
 
     def _start(self) -> Start:
