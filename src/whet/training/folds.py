@@ -13,24 +13,23 @@ from typing import Any
 import numpy as np
 
 from whet.data.folds import KEPT
-from whet.errors import ArtifactError, Diverged, Interrupted
-from whet.records import End, Evaluation, Part, Record, Resume, Start, now
+from whet.errors import ArtifactError
+from whet.records import End, Evaluation, Part, Start
 from whet.runs.folder import RunFolder, sum_of
 from whet.runs.progress import duration
-from whet.runs.report.html import write_report_quietly
 from whet.training.evaluation import evaluation_record
 from whet.training.parts import (
     Array,
     FoldRecorder,
     Fresh,
     PartOfRun,
+    RunOfParts,
     clear_part,
     drop_checkpoints,
     ended_of,
     evaluations_of,
     held_out_file,
     part_folder,
-    parts_of,
     read_held_out,
     save_seldom,
 )
@@ -58,14 +57,14 @@ class Pooled:
     logits: Array
 
 
-class FoldedRun:
+class FoldedRun(RunOfParts):
     """Trains the folds, pools what they held out, and trains the model that is shipped."""
 
     def __init__(
         self, folder: RunFolder, job: Job, numbers: Array, interrupts: Interrupts, say: Say, listen: Listener
     ) -> None:
-        self.folder, self.job, self.numbers = folder, job, numbers
-        self.interrupts, self.say, self.listen = interrupts, say, listen
+        super().__init__(folder, job, interrupts, say, listen)
+        self.numbers = numbers
         self.count = int(numbers.max()) + 1
         self.measured = np.flatnonzero(numbers != KEPT)
         config, total = job.prepared.config, job.plan.total_steps
@@ -83,43 +82,16 @@ class FoldedRun:
 
     def run(self, *, resuming: bool, changed: str = "") -> None:
         """`changed` says in words what differs from the settings that the run was begun with."""
-        fresh = Fresh.of(self.job)
-        begun_before = self._introduce(resuming, changed)
-        try:
-            for fold in self.folds:
-                self._train(fold, fresh)
-        except (Interrupted, Diverged) as error:
-            reason = "diverged" if isinstance(error, Diverged) else self.interrupts.reason
-            self._append(End(step=0, reason=reason, best_step=-1, seconds=self._seconds()))
-            raise
-        finally:
-            # The final training writes its own report.
-            if self.job.ranks.is_main and len(self._logits) < self.count:
-                write_report_quietly(self.folder, self.say)
-        self._ship(fresh, begun_before, changed)
-
-    def _introduce(self, resuming: bool, changed: str) -> bool:
-        """Describe the run, or take it up where it was; whether the final training was begun."""
         from whet.training.metadata import describe_run
 
-        if not self.job.ranks.is_main:
-            return bool(self.job.ranks.from_main(None))
-        self.folder.drop_torn_line()
-        describe_run(self.folder, self.job, folds=np.bincount(self.numbers[self.measured], minlength=self.count))
-        earlier = list(self.folder.all_records()) if resuming else []
-        begun = any(isinstance(record, Part) and record.name == "final" for record in earlier)
-        known = any(isinstance(record, Start) for record in earlier)
-        if known and not begun:
-            self._append(Resume(step=0, path="", note=changed or "folds", time=now()))
-        if known and not changed:
-            for record in self.folder.records():
-                if isinstance(record, Start | Part):
-                    self.listen(record, self.job)  # whoever draws must know where the run stands
-        else:
+        fresh = Fresh.of(self.job)
+        if self.ranks.is_main:
+            describe_run(self.folder, self.job, np.bincount(self.numbers[self.measured], minlength=self.count))
+        begun = self._begin(self._start(), resuming, changed)
+        with self._ending():
             for fold in self.folds:
-                clear_part(part_folder(self.folder, "fold", fold.number + 1))
-            self._append(self._start())
-        return bool(self.job.ranks.from_main(begun))
+                self._train(fold, fresh)
+        self._ship(fresh, begun, changed)
 
     def _start(self) -> Start:
         from whet.training.metadata import majority_answer, prior, start_record
@@ -167,10 +139,8 @@ class FoldedRun:
         return [max(1, round(step * share)) for step in self.schedule]
 
     def _train(self, fold: Fold, fresh: Fresh) -> None:
-        part, ranks = part_folder(self.folder, "fold", fold.number + 1), self.job.ranks
-        logits = ranks.from_main(self._done(fold) if ranks.is_main else None)
+        logits = self.ranks.from_main(self._left_by(fold) if self.ranks.is_main else None)
         if logits is None:
-            fresh.begin(fold.job)
             about = Part(
                 step=0,
                 name="fold",
@@ -182,20 +152,17 @@ class FoldedRun:
                 held_out=len(fold.held_out),
                 seed=fold.job.prepared.config.train.seed,
             )
-            told = PartOfRun(self.folder, about, self._append, self._watch)
-            FoldRecorder(told, fold.job, self.interrupts, self.say).run(resuming=(part.path / "records.jsonl").exists())
-            if ranks.is_main:
+            told = self._train_part(about, fold.job, fresh, FoldRecorder)
+            if self.ranks.is_main:
                 logits = self._complete(fold, told)
-        if logits is not None:
+        if self.ranks.is_main:
             self._logits[fold.number] = logits
-        if ranks.is_main:
             self._pool()
 
-    def _done(self, fold: Fold) -> dict[int, Array] | None:
+    def _left_by(self, fold: Fold) -> dict[int, Array] | None:
         """What a fold that is done has left; None if it must be trained."""
-        part = part_folder(self.folder, "fold", fold.number + 1)
-        record = parts_of(self.folder.records()).get(("fold", fold.number + 1))
-        if record is None or record.state != "done":
+        part, record = self._part(fold), self._done("fold", fold.number + 1)
+        if record is None:
             return None
         try:
             found = read_held_out(part, record.sha256)
@@ -206,17 +173,18 @@ class FoldedRun:
         drop_checkpoints(part)
         return found
 
+    def _part(self, fold: Fold) -> RunFolder:
+        return part_folder(self.folder, "fold", fold.number + 1)
+
     def _complete(self, fold: Fold, told: PartOfRun) -> dict[int, Array]:
         """Record a fold as done; only then its checkpoints may go."""
-        part = part_folder(self.folder, "fold", fold.number + 1)
+        part = self._part(fold)
         sha256 = sum_of(held_out_file(part))
         last = evaluations_of(part)[-1]
         told.seconds = ended_of(part).seconds
         score = last.metrics.get(self.job.metric, last.loss)
-        done = told.now(
-            fold.job.state.step, state="done", score=score, loss=last.loss, best_step=last.step, sha256=sha256
-        )
-        self._append(done)
+        found = {"state": "done", "score": score, "loss": last.loss, "best_step": last.step, "sha256": sha256}
+        self._append(told.now(fold.job.state.step, **found))
         self.folder.sync_records()
         drop_checkpoints(part)
         self.say(
@@ -264,7 +232,7 @@ class FoldedRun:
         )
 
     def _evaluation(self, fold: Fold, at: dict[int, int]) -> Evaluation:
-        found = evaluations_of(part_folder(self.folder, "fold", fold.number + 1))
+        found = evaluations_of(self._part(fold))
         return next(record for record in found if record.step == at[fold.number])
 
     def _labels(self) -> Array:
@@ -277,7 +245,7 @@ class FoldedRun:
     def _ship(self, fresh: Fresh, begun: bool, changed: str) -> None:
         """Train on all rows; the score is that of the folds."""
         pooled = scored = None
-        if self.job.ranks.is_main:
+        if self.ranks.is_main:
             step = self._chosen_step()
             index = self.schedule.index(step)
             pooled = self._pooled({fold.number: self._own_steps(fold.job)[index] for fold in self.folds})
@@ -308,20 +276,6 @@ class FoldedRun:
         recorder.about, recorder.pooled, recorder.scored = about, pooled, scored
         recorder.seconds_before = self._seconds()
         recorder.run(resuming=begun, changed=changed)
-
-    def _seconds(self) -> float:
-        """What the folds took so far."""
-        found = parts_of(self.folder.records()).values()
-        return round(sum(part.seconds for part in found if part.name == "fold"), 3)
-
-    def _append(self, record: Record) -> None:
-        if self.job.ranks.is_main:
-            self.folder.append(record)
-            self._watch(record)
-
-    def _watch(self, record: Record) -> None:
-        if self.job.ranks.is_main:
-            self.listen(record, self.job)
 
 
 class FinalRecorder(Recorder):

@@ -8,7 +8,8 @@ rows that it held out; its checkpoints are deleted.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whet.errors import ArtifactError
-from whet.records import End, Evaluation, Part, Record, Step
-from whet.runs.folder import RunFolder, sum_of
+from whet.errors import ArtifactError, Diverged, Interrupted
+from whet.records import End, Evaluation, Part, Record, Resume, Start, Step, now
+from whet.runs.folder import RECORDS, RunFolder, sum_of
+from whet.runs.report.html import write_report_quietly
 from whet.training.evaluation import Evaluator
 from whet.training.plan import Due, State, every
-from whet.training.recorder import Recorder
+from whet.training.recorder import Listener, Recorder
 from whet.training.setup import Job, Say
 from whet.utils.files import sync_folder
 from whet.utils.safetensors_files import Groups, TensorFile, save_tensors
@@ -103,6 +105,74 @@ class PartOfRun:
 
     def now(self, steps: int, **changes: Any) -> Part:
         return replace(self.about, steps=steps, seconds=round(self.seconds, 3), **changes)
+
+
+class RunOfParts:
+    """What runs of folds and of seeds have in common: the run's own records, and each part trained once."""
+
+    def __init__(self, folder: RunFolder, job: Job, interrupts: Interrupts, say: Say, listen: Listener) -> None:
+        self.folder, self.job = folder, job
+        self.interrupts, self.say, self.listen = interrupts, say, listen
+        self.ranks = job.ranks
+
+    def _begin(self, start: Start, resuming: bool, changed: str) -> bool:
+        """The start record, or what earlier parts left; whether the final training was begun."""
+        if not self.ranks.is_main:
+            return bool(self.ranks.from_main(None))
+        self.folder.drop_torn_line()
+        earlier = list(self.folder.all_records()) if resuming else []
+        begun = any(isinstance(record, Part) and record.name == "final" for record in earlier)
+        known = any(isinstance(record, Start) for record in earlier)
+        if known and not begun:
+            self._append(Resume(step=0, path="", note=changed, time=now()))
+        if known and not changed:
+            for record in self.folder.records():
+                if isinstance(record, Start | Part):
+                    self.listen(record, self.job)  # whoever draws must know where the run stands
+        else:
+            shutil.rmtree(self.folder.path / PARTS, ignore_errors=True)
+            self._append(start)
+        return bool(self.ranks.from_main(begun))
+
+    def _train_part(self, about: Part, job: Job, fresh: Fresh, kind: type[PartRecorder]) -> PartOfRun:
+        """From the beginning, or from where it was interrupted, to its end."""
+        part = part_folder(self.folder, about.name, about.number)
+        begun = self.ranks.from_main((part.path / RECORDS).exists())
+        fresh.begin(job)
+        told = PartOfRun(self.folder, about, self._append, self._watch)
+        kind(told, job, self.interrupts, self.say).run(resuming=begun)
+        return told
+
+    def _done(self, name: str, number: int) -> Part | None:
+        """The record of a part that is done."""
+        found = parts_of(self.folder.records()).get((name, number))
+        return found if found is not None and found.state == "done" else None
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Where a part does not come to its end, the run says so, and writes its report."""
+        try:
+            yield
+        except (Interrupted, Diverged) as error:
+            reason = "diverged" if isinstance(error, Diverged) else self.interrupts.reason
+            self._append(End(step=0, reason=reason, best_step=-1, seconds=self._seconds()))
+            if self.ranks.is_main:
+                write_report_quietly(self.folder, self.say)
+            raise
+
+    def _seconds(self) -> float:
+        """What the parts took so far, the final training left out."""
+        found = parts_of(self.folder.records()).values()
+        return round(sum(part.seconds for part in found if part.name != "final"), 3)
+
+    def _append(self, record: Record) -> None:
+        if self.ranks.is_main:
+            self.folder.append(record)
+            self._watch(record)
+
+    def _watch(self, record: Record) -> None:
+        if self.ranks.is_main:
+            self.listen(record, self.job)
 
 
 class PartRecorder(Recorder):

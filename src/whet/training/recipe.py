@@ -73,6 +73,8 @@ def settle_folds(config: Config) -> Config:
 
     `auto` measures by folds under the recipe `auto`, where nobody asked for a split or for what needs one.
     """
+    if config.train.seeds > 1 and config.train.shard:
+        raise UsageError(f"--seeds is {config.train.seeds}, and --shard trains one model.", "Leave one of them out.")
     folds, needs_split = config.data.folds, _needs_split(config)
     if folds == "auto":
         if config.train.recipe == "auto" and not needs_split:

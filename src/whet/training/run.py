@@ -66,6 +66,7 @@ def _train_among(
     # The data is read; only now the heavy libraries are loaded, which takes longer than most mistakes deserve.
     from whet.training.estimate import estimate, require_disk
     from whet.training.folds import FoldedRun
+    from whet.training.seeds import SeededRun
     from whet.utils.device import wake
 
     wake(config.train.device)
@@ -111,10 +112,13 @@ def _train_among(
                 track(event)
                 listen(event, job)
 
-            if numbers is None:
-                Recorder(folder, job, interrupts, say, tell).run(resuming=resuming, changed=changed)
+            if numbers is not None:
+                training: Any = FoldedRun(folder, job, numbers, interrupts, say, tell)
+            elif config.train.seeds > 1:
+                training = SeededRun(folder, job, interrupts, say, tell)
             else:
-                FoldedRun(folder, job, numbers, interrupts, say, tell).run(resuming=resuming, changed=changed)
+                training = Recorder(folder, job, interrupts, say, tell)
+            training.run(resuming=resuming, changed=changed)
     return folder
 
 

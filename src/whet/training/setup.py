@@ -98,6 +98,11 @@ def choose_folds(config: Config, examples: Examples, say: Say) -> tuple[Config, 
 
     wanted, rows = config.data.folds, len(examples.rows["train"])
     given = "validation" in examples.rows
+    if config.train.seeds > 1 and not given:
+        raise UsageError(
+            f"--seeds is {config.train.seeds}, and there are no validation rows to compare the trainings on.",
+            "Give some with --validation FILE, or leave --seeds out.",
+        )
     if wanted == 0 or (wanted == "auto" and (given or rows >= FEW_ROWS)):
         return dataclasses.replace(config, data=dataclasses.replace(config.data, folds=0)), None
     if given:
