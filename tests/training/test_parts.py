@@ -15,7 +15,9 @@ import pytest
 from whet.api import Run
 from whet.config import make_config
 from whet.errors import DataError, Interrupted, UsageError
-from whet.records import End, Evaluation, Part, Start, Step
+from whet.records import End, Evaluation, Finding, Part, Start, Step
+from whet.runs.folder import RunFolder
+from whet.runs.parts import seed_table
 from whet.runs.progress import progress
 from whet.tools.selftest.tiny_run import differences, story, write_model, write_rows
 from whet.training.parts import SAVE_STEPS
@@ -243,6 +245,79 @@ def test_what_is_shorter_than_a_save_interval_is_not_saved(home: Path, tmp_path:
     assert SAVE_STEPS > 20
     assert [path.name for path in run.path.glob("checkpoints/*")] == ["step-000020"]
     assert not any(record["kind"] == "save" for record in story(run.path)["records"][-30:])
+
+
+# --- seeds ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def seeded(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Command:
+    command = Command(home, tmp_path_factory.mktemp("seeded") / "run", seeds=3)
+    command()
+    return command
+
+
+@pytest.mark.parametrize(
+    "hear",
+    [
+        when("seed", 1, 3),
+        when("seed", 2, 4, kill=True),
+        when("seed", 2, 6, kill=True),
+        when("seed", 2, 16, "done", kill=True),
+        when("seed", 3, 16, "done"),
+    ],
+    ids=["signal in the first", "death in the second", "death after a save", "between", "before the choice"],
+)
+def test_an_interruption_with_any_seed_changes_nothing(hear: Hear, seeded: Command, home: Path, tmp_path: Path) -> None:
+    command = Command(home, tmp_path / "run", seeds=3)
+    with pytest.raises((Interrupted, Killed)):
+        command(hear=hear)
+    assert differences(story(seeded.run), story(command().path)) == []
+
+
+def test_each_seed_trains_as_it_would_alone(seeded: Command, home: Path, tmp_path: Path) -> None:
+    alone = Command(home, tmp_path / "run", folds=0, seed=43)()
+    second = RunFolder(seeded.run / "parts" / "seed-2")
+    for kind in (Step, Evaluation):
+        ours = [r.loss for r in second.records() if isinstance(r, kind)]
+        theirs = [r.loss for r in alone.records if isinstance(r, kind) and getattr(r, "split", "") != "test"]
+        assert ours == pytest.approx(theirs, rel=1e-3)
+
+
+def test_the_best_seed_or_the_average_is_shipped_and_said(seeded: Command) -> None:
+    found = next(r for r in Run(seeded.run).records if isinstance(r, Finding) and r.about == "seeds")
+    members = [r for r in Run(seeded.run).records if isinstance(r, Part)]
+    assert found.details["seeds"] == [part.seed for part in members] == [42, 43, 44]
+    assert found.details["mean"] == pytest.approx(np.mean([part.score for part in members]))
+    assert found.details["deviation"] == pytest.approx(np.std([part.score for part in members], ddof=1))
+    best = Run(seeded.run).best
+    assert best is not None
+    shipped = found.details["shipped"]
+    assert best.loss == (found.details["averaged"] if shipped == "average" else found.details["scores"][shipped - 42])
+    assert not list(seeded.run.glob("parts/*/checkpoints"))
+
+
+def test_predictions_are_those_of_the_shipped_model(seeded: Command) -> None:
+    table = pq.read_table(seeded.run / "predictions.parquet")
+    texts = table.filter(np.array(table["split"].to_pylist()) == "validation")
+    logits = np.array(texts["logits"].to_pylist())
+    likely = np.exp(logits).max(axis=1) / np.exp(logits).sum(axis=1)
+    answers = Run(seeded.run).predict(texts["text"].to_pylist())
+    assert [answer.probability for answer in answers] == pytest.approx(likely.tolist(), abs=2e-3)
+
+
+def member(seed: int, score: float, loss: float) -> Part:
+    return Part(step=0, name="seed", number=seed, of=3, state="done", seed=seed, score=score, loss=loss, best_step=9)
+
+
+@pytest.mark.parametrize(
+    "averaged, higher, shipped",
+    [(0.75, True, "average"), (0.70, True, 2), (0.65, True, 2), (0.65, False, "average"), (0.75, False, 1)],
+)
+def test_the_average_is_shipped_where_it_beats_the_mean_seed(averaged: float, higher: bool, shipped: Any) -> None:
+    table = seed_table([member(1, 0.5, 0.5), member(2, 0.8, 0.4), member(3, 0.8, 0.6)], "score", higher, averaged)
+    assert table.mean == pytest.approx(0.7)
+    assert table.as_dict()["shipped"] == shipped
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ class Terminal:
         self.records: list[Record] = []
         self.live: Any = None
         self._is_terminal = sys.stderr.isatty()
+        self._has_parts = False
 
     def __enter__(self) -> Terminal:
         if self._is_terminal and not self.quiet:
@@ -63,8 +64,10 @@ class Terminal:
         if not isinstance(event, Record):
             return
         self.records.append(event)
-        # What folds held out is told fold by fold, and once more when all of it is known.
-        if isinstance(event, Evaluation) and event.split == "validation" and not event.out_of_fold:
+        if isinstance(event, Start):
+            self._has_parts = event.all_steps > 0
+        # A run of several parts has a line a part.
+        if isinstance(event, Evaluation) and event.split == "validation" and not self._has_parts:
             self.say(evaluation_line(event, job.metric, progress(self.records)))
         if self.live is not None:
             from rich.text import Text
