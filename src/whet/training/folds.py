@@ -76,9 +76,8 @@ class FoldedRun(RunOfParts):
         self._logits: dict[int, dict[int, Array]] = {}
 
     @property
-    def steps(self) -> int:
-        """Over all parts."""
-        return self.job.plan.total_steps + sum(fold.job.plan.total_steps for fold in self.folds)
+    def trainings(self) -> list[Job]:
+        return [*(fold.job for fold in self.folds), self.job]
 
     def run(self, *, resuming: bool, changed: str = "") -> None:
         """`changed` says in words what differs from the settings that the run was begun with."""
@@ -105,7 +104,7 @@ class FoldedRun(RunOfParts):
             majority=majority_answer(task, self.job.prepared.labels("train"), labels),
             evaluations=len(self.schedule),
             folds=self.count,
-            all_steps=self.steps,
+            all_steps=sum(job.plan.total_steps for job in self.trainings),
         )
 
     # Folds

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whet.config import Config, to_toml
@@ -16,7 +17,7 @@ from whet.runs.report.html import write_report_quietly
 from whet.training.recipe import MINILM_WIDTH, follow_recipe, refuse_contrastive, settle_folds
 from whet.training.recorder import Listener, Recorder
 from whet.training.resume import compare_with_before, open_run, refuse_other_tokens
-from whet.training.setup import ModelBeside, Say, choose_folds, make_job, make_tokens, read_examples
+from whet.training.setup import Job, ModelBeside, Say, choose_folds, make_job, make_tokens, read_examples
 from whet.utils.signals import Interrupts
 
 if TYPE_CHECKING:
@@ -65,14 +66,19 @@ def _train_among(
         config, numbers = choose_folds(config, examples, say)
     # The data is read; only now the heavy libraries are loaded, which takes longer than most mistakes deserve.
     from whet.training.estimate import estimate, require_disk
-    from whet.training.folds import FoldedRun
-    from whet.training.seeds import SeededRun
     from whet.utils.device import wake
 
     wake(config.train.device)
     config = _with_recipe(config, examples, say)
     with ranks.together():
         opened = open_run(config, accept_changes) if ranks.is_main else None
+    tracks: list[Callable[[Any], None]] = []
+
+    def tell(event: Any, job: Any) -> None:
+        for track in tracks:
+            track(event)
+        listen(event, job)
+
     folder: RunFolder
     folder, resuming = ranks.from_main(opened)
     with ExitStack() as held:
@@ -95,7 +101,8 @@ def _train_among(
             prepared = make_tokens(config, examples, report, say, interrupts.check, model)
             changed = changed or refuse_other_tokens(folder, before, prepared, accept_changes)
             job = make_job(prepared, say, ranks, model=model)
-            expected = estimate(job)
+            training = _trained(config, folder, job, numbers, interrupts, say, tell)
+            expected = estimate(job, getattr(training, "trainings", ()))
             say(expected.sentence())
             require_disk(folder.path, expected)
         ranks.require_same("The tokens", [tokens.fingerprint for tokens in prepared.tokens.values()])
@@ -107,19 +114,24 @@ def _train_among(
         place = Place(folder.path / "tensorboard", "whet", folder.path.name)
         trackers = config.run.report_to if ranks.is_main else ()
         with tracked(trackers, place, config.flat(), say) as track:
-
-            def tell(event: Any, job: Any) -> None:
-                track(event)
-                listen(event, job)
-
-            if numbers is not None:
-                training: Any = FoldedRun(folder, job, numbers, interrupts, say, tell)
-            elif config.train.seeds > 1:
-                training = SeededRun(folder, job, interrupts, say, tell)
-            else:
-                training = Recorder(folder, job, interrupts, say, tell)
+            tracks.append(track)
             training.run(resuming=resuming, changed=changed)
     return folder
+
+
+def _trained(
+    config: Config, folder: RunFolder, job: Job, numbers: Any, interrupts: Interrupts, say: Say, listen: Listener
+) -> Any:
+    """What trains: folds, several seeds, or one training."""
+    if numbers is not None:
+        from whet.training.folds import FoldedRun
+
+        return FoldedRun(folder, job, numbers, interrupts, say, listen)
+    if config.train.seeds > 1:
+        from whet.training.seeds import SeededRun
+
+        return SeededRun(folder, job, interrupts, say, listen)
+    return Recorder(folder, job, interrupts, say, listen)
 
 
 def _with_recipe(config: Config, examples: Examples, say: Say) -> Config:
@@ -170,7 +182,9 @@ def rehearse(source: Any, config: Config, say: Say) -> None:
     config = settle_folds(config)
     examples, report = read_examples(source, config, say)
     refuse_contrastive(config, examples.task)
-    config, _ = choose_folds(config, examples, say)
+    config, numbers = choose_folds(config, examples, say)
     config = _with_recipe(config, examples, say)
     job = make_job(make_tokens(config, examples, report, say), say)
-    say(estimate(job).sentence())
+    with Interrupts() as interrupts:
+        training = _trained(config, RunFolder(Path()), job, numbers, interrupts, say, nothing)
+        say(estimate(job, getattr(training, "trainings", ())).sentence())

@@ -43,12 +43,7 @@ class SeededRun(RunOfParts):
     def __init__(self, folder: RunFolder, job: Job, interrupts: Interrupts, say: Say, listen: Listener) -> None:
         super().__init__(folder, job, interrupts, say, listen)
         first, count = job.prepared.config.train.seed, job.prepared.config.train.seeds
-        self.jobs = [self._job(first + number) for number in range(count)]
-
-    @property
-    def steps(self) -> int:
-        """Over all parts."""
-        return sum(job.plan.total_steps for job in self.jobs)
+        self.trainings = [self._job(first + number) for number in range(count)]
 
     def run(self, *, resuming: bool, changed: str = "") -> None:
         """`changed` says in words what differs from the settings that the run was begun with."""
@@ -57,16 +52,17 @@ class SeededRun(RunOfParts):
         fresh = Fresh.of(self.job)
         if self.ranks.is_main:
             describe_run(self.folder, self.job)
-        start: Start = replace(start_record(self.jobs[0]), seeds=len(self.jobs), all_steps=self.steps)
+        steps = sum(job.plan.total_steps for job in self.trainings)
+        start: Start = replace(start_record(self.trainings[0]), seeds=len(self.trainings), all_steps=steps)
         self._begin(start, resuming, changed)
         with self._ending():
-            for number, job in enumerate(self.jobs, 1):
+            for number, job in enumerate(self.trainings, 1):
                 self._train(number, job, fresh)
             keep_what_is_loaded()
             ended = self._ship()
         self._append(ended)
         if self.ranks.is_main:
-            for number in range(1, len(self.jobs) + 1):
+            for number in range(1, len(self.trainings) + 1):
                 drop_checkpoints(part_folder(self.folder, "seed", number))
             write_report_quietly(self.folder, self.say)
 
@@ -89,7 +85,7 @@ class SeededRun(RunOfParts):
             step=0,
             name="seed",
             number=number,
-            of=len(self.jobs),
+            of=len(self.trainings),
             state="running",
             total_steps=job.plan.total_steps,
             rows=len(job.feed.tokens),
@@ -107,7 +103,9 @@ class SeededRun(RunOfParts):
         score = best.metrics.get(job.metric, best.loss)
         self._append(told.now(ended.step, state="done", score=score, loss=best.loss, best_step=best.step))
         self.folder.sync_records()
-        self.say(f"Seed {train.seed} ({number} of {len(self.jobs)}): {job.metric} {score:.4f} at step {best.step}.")
+        self.say(
+            f"Seed {train.seed} ({number} of {len(self.trainings)}): {job.metric} {score:.4f} at step {best.step}."
+        )
 
     def _weights(self, job: Job) -> dict[str, Tensor]:
         """The pretrained weights with the head that this seed draws."""
@@ -135,7 +133,7 @@ class SeededRun(RunOfParts):
         from whet.training.export import finish
 
         members: list[Part] = self.ranks.from_main(
-            [part for number in range(1, len(self.jobs) + 1) if (part := self._done("seed", number))]
+            [part for number in range(1, len(self.trainings) + 1) if (part := self._done("seed", number))]
             if self.ranks.is_main
             else None
         )
