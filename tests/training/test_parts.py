@@ -186,7 +186,7 @@ def test_progress_counts_the_steps_of_all_parts(folded: Command, command: Comman
     [
         when("fold", 1, 3),
         when("fold", 2, 1, kill=True),
-        when("fold", 2, 8, kill=True),
+        when("fold", 2, 12, kill=True),
         when("fold", 3, 6),
         when("fold", 2, 14, "done", kill=True),
         when("final", 1, 0, kill=True),

@@ -128,7 +128,12 @@ class FoldedRun(RunOfParts):
         job = laid_out(self.job, own)
         steps = set(self._own_steps(job))
         job.plan = replace(
-            job.plan, evaluate=lambda step: step in steps, save=save_seldom(job), save_best=False, save_last=False
+            job.plan,
+            evaluate=lambda step: step in steps,
+            save=save_seldom(job),
+            save_best=False,
+            save_last=False,
+            metric="",  # no step is the best of one fold: all folds are compared together
         )
         return Fold(number, job, held_out)
 
