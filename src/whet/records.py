@@ -205,7 +205,8 @@ def replay(records: Iterable[Record]) -> Iterator[Record]:
     for record in records:
         if isinstance(record, Resume):
             kept = [old for old in kept if not _taken_back(old, record.step)]
-        kept = [old for old in kept if not _replaced(old, record)]
+        if isinstance(record, Start | Part) or (isinstance(record, Evaluation) and record.out_of_fold):
+            kept = [old for old in kept if not _replaced(old, record)]
         kept.append(record)
     yield from sorted(kept, key=_place)
 

@@ -103,7 +103,8 @@ def show_result(run: Run) -> None:
     summary = run.summary()
     start = next((record for record in run.records if isinstance(record, Start)), None)
     metrics, majority, verdict = summary["metrics"], summary["majority"], summary["verdict"]
-    for split, prefix in (("validation", ""), ("test", "test_")):
+    folded = start is not None and start.folds > 0
+    for split, prefix in (("held out" if folded else "validation", ""), ("test", "test_")):
         shown = [f"{name} {metrics[prefix + name]:.4f}" for name in _main_metrics(start) if prefix + name in metrics]
         if shown:
             _show(split, ", ".join(shown))

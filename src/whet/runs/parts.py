@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from whet.records import Part
+from whet.records import Part, Record, Start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,3 +77,30 @@ def seed_table(members: Sequence[Part], metric: str, higher_is_better: bool, ave
         averaged=averaged,
         ships_average=sign * averaged > sign * sum(scores) / len(scores),
     )
+
+
+def parts_sentence(records: Sequence[Record]) -> str:
+    """How the score of a run with folds came about; empty for a run of one training."""
+    start = next((record for record in records if isinstance(record, Start)), None)
+    if start is None or not start.folds:
+        return ""
+    done = [part for part in _parts(records) if part.name == "fold" and part.score is not None]
+    scores = [part.score for part in done if part.score is not None]
+    spread = ""
+    if len(scores) == start.folds:
+        spread = f" Fold by fold: {start.metric} {min(scores):.4f} to {max(scores):.4f}."
+    rows = start.rows.get("validation", 0)
+    return (
+        f"Each of {rows:,} rows was scored by the one of {start.folds} folds that held it out; the model that is kept "
+        f"learnt from all {start.rows.get('train', 0):,}.{spread}"
+    )
+
+
+def parts_as_dicts(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """The parts of a run for `--json`, without what only a resume needs."""
+    names = ("name", "number", "of", "seed", "rows", "held_out", "steps", "score", "loss", "best_step")
+    return [{name: getattr(part, name) for name in names} for part in _parts(records)]
+
+
+def _parts(records: Sequence[Record]) -> list[Part]:
+    return [record for record in records if isinstance(record, Part)]

@@ -39,9 +39,10 @@ class Estimate:
     """How to make it shorter, where it takes long."""
 
     def sentence(self) -> str:
+        saves = f"{self.checkpoints} checkpoint{'' if self.checkpoints == 1 else 's'}"
         takes = (
             f"{self.steps} steps, about {duration(self.seconds)}, {self.memory_mb / 1024:.1f} GB of memory, "
-            f"{self.checkpoints} checkpoints ({self.disk_mb / 1024:.1f} GB on disk at most)."
+            f"{saves} ({self.disk_mb / 1024:.1f} GB on disk at most)."
         )
         return "\n".join(filter(None, (takes, self.slow, self.shorter)))
 

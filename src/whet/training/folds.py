@@ -74,6 +74,7 @@ class FoldedRun(RunOfParts):
         self.folds = [self._fold(number) for number in range(self.count)]
         job.plan = replace(job.plan, save=_or_last(save_seldom(job), total))
         self._logits: dict[int, dict[int, Array]] = {}
+        self._evaluations: dict[int, dict[int, Evaluation]] = {}
 
     @property
     def trainings(self) -> list[Job]:
@@ -161,6 +162,7 @@ class FoldedRun(RunOfParts):
                 logits = self._complete(fold, told)
         if self.ranks.is_main:
             self._logits[fold.number] = logits
+            self._evaluations[fold.number] = {found.step: found for found in evaluations_of(self._part(fold))}
             self._pool()
 
     def _left_by(self, fold: Fold) -> dict[int, Array] | None:
@@ -205,7 +207,9 @@ class FoldedRun(RunOfParts):
         own_steps = {fold.number: self._own_steps(fold.job) for fold in known}
         for index, step in enumerate(self.schedule):
             at = {fold.number: own_steps[fold.number][index] for fold in known}
-            record = self._pooled_record(step, self._pooled(at), [self._evaluation(fold, at) for fold in known])
+            record = self._pooled_record(
+                step, self._pooled(at), [self._evaluations[number][own] for number, own in at.items()]
+            )
             is_last = len(known) == self.count and step == self._chosen_step()
             self._append(replace(record, best=is_last))
 
@@ -234,10 +238,6 @@ class FoldedRun(RunOfParts):
             seconds=round(sum(each.seconds for each in parts), 3),
             out_of_fold=True,
         )
-
-    def _evaluation(self, fold: Fold, at: dict[int, int]) -> Evaluation:
-        found = evaluations_of(self._part(fold))
-        return next(record for record in found if record.step == at[fold.number])
 
     def _labels(self) -> Array:
         labels = self.job.prepared.labels("train")

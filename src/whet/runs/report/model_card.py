@@ -6,6 +6,7 @@ from pathlib import Path
 
 from whet.records import Evaluation, Start
 from whet.runs.folder import RunFolder
+from whet.runs.parts import parts_sentence
 from whet.runs.verdict.judge import verdict_of
 
 
@@ -38,6 +39,8 @@ def model_card(folder: RunFolder) -> str:
     if start is not None and start.majority:
         answer = _plain(str(start.majority.get("label")))
         lines += ["", f"Always answering {answer!r} scores {start.majority['metric']} {start.majority['value']:.4f}."]
+    if said := parts_sentence(records):
+        lines += ["", said]
     lines += [
         "",
         f"Verdict on the learning curves: {_plain(verdict.sentence)} {_plain(verdict.baseline)}".rstrip(),
