@@ -5,6 +5,7 @@ data.json          where the data came from, its fingerprint, the audit, what tr
 environment.json   versions, device, precision, the path the engine took and why
 records.jsonl      one record a line, append-only
 checkpoints/       step-000459/ …, each complete or absent
+parts/             fold-1/ … or seed-1/ …: records and checkpoints of each training, where there are several
 model/             a standard Hugging Face folder
 model.sums.json    what proves that the files in it are those that were written
 predictions.parquet

@@ -16,7 +16,9 @@ from whet.errors import UsageError
 from whet.task import Task
 
 MANY_EPOCHS, FEW_EPOCHS = 20.0, 3.0
-MINILM_WIDTH, MINILM_RATE = 384, 1e-4
+MINILM_WIDTH = 384
+RATES = ((MINILM_WIDTH, 1e-4), (768, 3e-5), (1024, 2e-5))
+"""Peak rates by width: measured for MiniLM, published for base and large models."""
 COMPARED_ROWS = 10_000
 """Up to so many rows the contrastive half pays; beyond, cross-entropy alone is as good."""
 MANY_CLASSES = 8
@@ -36,8 +38,15 @@ def epochs_for(rows: int) -> float:
 
 
 def rate_for(width: int) -> float:
-    """The peak rate: 1e-4 for a model as narrow as MiniLM, less for wider ones."""
-    return float(f"{MINILM_RATE * min(1.0, MINILM_WIDTH / width):.1e}")
+    """The peak rate: 1e-4 up to the width of MiniLM, above it along the published rates, falling with the width."""
+    if width <= RATES[0][0]:
+        return RATES[0][1]
+    for (narrow, high), (wide, low) in itertools.pairwise(RATES):
+        if width <= wide:
+            share = math.log(width / narrow) / math.log(wide / narrow)
+            return float(f"{high * (low / high) ** share:.1e}")
+    widest, rate = RATES[-1]
+    return float(f"{rate * widest / width:.1e}")
 
 
 def chosen_settings(rows: int, task: Task, width: int) -> dict[str, Any]:
