@@ -33,6 +33,12 @@ def test_folds_are_level_where_labels_do_not_divide() -> None:
     assert sizes.max() - sizes.min() <= 1
 
 
+def test_a_text_repeated_often_takes_no_other_label_from_its_fold() -> None:
+    keys, labels = np.array([0] * 10 + [*range(1, 21)]), np.array([0] * 20 + [1] * 10)
+    folds = assign_folds(keys, labels, 5, 1)
+    assert np.bincount(folds[labels == 1]).tolist() == [2] * 5
+
+
 def test_the_only_text_of_a_label_is_never_held_out() -> None:
     labels = np.array([0] * 10 + [1] * 10 + [2, 2])
     keys = np.array([*range(20), 20, 20])

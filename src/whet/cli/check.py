@@ -47,8 +47,9 @@ def check(
     from whet.data.audit.audit import audit
     from whet.data.examples import load_examples
     from whet.inference.token_preview import as_read
+    from whet.training.recipe import whole_below
 
-    examples = load_examples(config.data.source, config.data)
+    examples = load_examples(config.data.source, config.data, whole_below=whole_below(config))
     report = as_read(audit(examples), examples, config.model)
     if as_json:
         columns = {

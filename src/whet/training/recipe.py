@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import sys
 from typing import Any
 
 from whet.config import Config
+from whet.data.folds import FEW_ROWS
 from whet.errors import UsageError
 from whet.task import Task
 
@@ -92,6 +94,12 @@ def settle_folds(config: Config) -> Config:
     if folds and needs_split:
         raise UsageError(f"--folds is {folds}, and {needs_split}.", "Leave one of them out.")
     return config
+
+
+def whole_below(config: Config) -> int:
+    """Fewer training rows than this are not split, if they come without validation rows."""
+    folds = settle_folds(config).data.folds
+    return FEW_ROWS if folds == "auto" else sys.maxsize if folds else 0
 
 
 def _needs_split(config: Config) -> str:

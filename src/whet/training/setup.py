@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from whet.data.tokens.table import Tokens, tokenize
 from whet.distributed.group import Ranks
 from whet.errors import DataError, UsageError, some_of
 from whet.training.plan import choose_metric, make_plan
-from whet.training.recipe import settle_folds
+from whet.training.recipe import whole_below
 from whet.training.task_settings import refuse_without_effect
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def read_examples(source: Any, config: Config, say: Say) -> tuple[Examples, Audi
     """The data, what was understood, and what is wrong with it; errors stop here, before time is spent."""
     if config.data.task != "auto":
         refuse_without_effect(config, config.data.task)
-    examples = load_examples(source, config.data, whole_below=_whole_below(settle_folds(config).data.folds))
+    examples = load_examples(source, config.data, whole_below=whole_below(config))
     for line in examples.said:
         say(line)
     refuse_without_effect(config, examples.task.kind)
@@ -85,11 +84,6 @@ def read_examples(source: Any, config: Config, say: Say) -> tuple[Examples, Audi
     if "train" not in examples.rows:
         raise DataError(f"{config.data.source!r} has no training rows.")
     return examples, report
-
-
-def _whole_below(folds: int | str) -> int:
-    """Fewer training rows than this are not split, if they come without validation rows."""
-    return FEW_ROWS if folds == "auto" else sys.maxsize if folds else 0
 
 
 def choose_folds(config: Config, examples: Examples, say: Say) -> tuple[Config, Array | None]:
