@@ -36,7 +36,7 @@ class Run:
 
     @property
     def best(self) -> Evaluation | None:
-        """The evaluation whose weights `model/` holds."""
+        """The evaluation whose weights `model/` holds; of a run with folds, what they held out."""
         best = [record for record in self._evaluations("validation") if record.best]
         return best[-1] if best else None
 
@@ -85,6 +85,7 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """What `whet train --json` prints."""
         from whet.records import End, Start
+        from whet.runs.parts import parts_as_dicts
         from whet.runs.verdict.judge import verdict_of
 
         start = next((record for record in self.records if isinstance(record, Start)), None)
@@ -99,6 +100,8 @@ class Run:
             "metrics": self.metrics,
             "majority": start.majority if start else {},
             "verdict": verdict_of(self.records).as_dict(),
+            "folds": start.folds if start else 0,
+            "parts": parts_as_dicts(self.records),
         }
 
     def _evaluations(self, split: str) -> list[Evaluation]:

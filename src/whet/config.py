@@ -57,7 +57,10 @@ class DataConfig:
     max_field_mb: float = setting(1.0, "refuse a field larger than this", "--max-field-mb")
     validation_share: float = setting(0.1, "share of rows for validation where none is given")
     test_share: float = setting(0.1, "share of rows for a test split where none is given")
-    split_seed: int = setting(42, "seed of the split where none is given")
+    split_seed: int = setting(42, "seed of the split or of the folds where none is given")
+    folds: int | Literal["auto"] = setting(
+        "auto", "parts of the rows that are held out in turn to measure; 0 for a single split", "--folds"
+    )
     allow: tuple[str, ...] = setting((), "findings of the audit that may stand, such as leak", "--allow")
 
     def __post_init__(self) -> None:
@@ -67,6 +70,7 @@ class DataConfig:
         _check(self.min_rows >= 0, "min_rows", self.min_rows, "at least 0")
         _check(self.rare is None or bool(self.rare.strip()), "rare", self.rare, "the name of a label")
         _check(self.max_field_mb > 0, "max_field_mb", self.max_field_mb, "above 0")
+        _check(self.folds == "auto" or self.folds == 0 or self.folds >= 2, "folds", self.folds, "auto, 0, or 2 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +90,8 @@ class ModelConfig:
 class TrainConfig:
     """How the weights are moved."""
 
-    recipe: Literal["course", "auto"] = setting(
-        "course", "auto chooses what you leave unset from the rows; course has fixed defaults", "--recipe"
+    recipe: Literal["auto", "course"] = setting(
+        "auto", "auto chooses what you leave unset from the rows; course has fixed defaults", "--recipe"
     )
     epochs: float = setting(3.0, "passes over the training rows", "--epochs")
     max_steps: int | None = setting(None, "stop after this many steps", "--max-steps")
@@ -102,6 +106,7 @@ class TrainConfig:
     epsilon: float = setting(1e-8, "AdamW's epsilon")
     clip: float = setting(1.0, "largest gradient norm; 0 for none", "--clip")
     seed: int = setting(42, "seed of the head, the order and the dropout", "--seed")
+    seeds: int = setting(1, "trainings with seeds that count up from the first; the best is kept", "--seeds")
     order: Literal["random", "bucketed", "sequential"] = setting("random", "order of the rows", "--order")
     class_weights: Literal["none", "balanced"] = setting("none", "weigh the loss by class", "--class-weights")
     label_smoothing: float = setting(0.0, "share of the target spread over all classes")
@@ -115,7 +120,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         _check(self.epochs > 0, "epochs", self.epochs, "above 0")
         _check(self.max_steps is None or self.max_steps > 0, "max_steps", self.max_steps, "above 0")
-        for name in ("batch_size", "accumulate"):
+        for name in ("batch_size", "accumulate", "seeds"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         _check(0 < self.learning_rate < 10, "learning_rate", self.learning_rate, "above 0 and below 10")
         for name in ("warmup", "weight_decay", "clip"):
@@ -300,11 +305,14 @@ def _coerce(kind: type, name: str, value: Any) -> Any:
         return value
     if get_origin(hint) is tuple:
         return tuple(value.split(",")) if isinstance(value, str) else tuple(value)
+    words = [word for choice in choices if get_origin(choice) is Literal for word in get_args(choice)]
+    if value in words:
+        return value
     target = choices[0]
     try:
         return _READERS[target](value)
     except (ValueError, TypeError):
-        raise UsageError(f"{name} is {value!r}.", f"It must be {_NAMES[target]}.") from None
+        raise UsageError(f"{name} is {value!r}.", f"It must be {' or '.join([_NAMES[target], *words])}.") from None
 
 
 def _whole(value: Any) -> int:

@@ -56,7 +56,45 @@ class Start(Record):
     """Share of evaluation rows whose normalised text also stands in the training split."""
     unknown: float = 0.0
     """Share of the tokens that stand for text the model's tokenizer does not know."""
+    folds: int = 0
+    """How many folds the rows are held out in; then `validation` stands for the rows that folds held out."""
+    seeds: int = 1
+    """How many trainings, each with a seed of its own."""
+    all_steps: int = 0
+    """Steps over all parts of the run; 0 where it is one training."""
     time: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part(Record):
+    """One training of several in a run: a fold, a seed, or the final training on all rows.
+
+    The last record of a part stands for those before it. `step` is 0: a resume never takes it back.
+    """
+
+    kind: ClassVar[str] = "part"
+    name: str
+    """`fold`, `seed` or `final`."""
+    number: int
+    """Counted from 1."""
+    of: int
+    state: str
+    """`running` or `done`."""
+    steps: int = 0
+    """Steps done in it."""
+    total_steps: int = 0
+    rows: int = 0
+    """Rows trained on."""
+    held_out: int = 0
+    """Rows measured."""
+    seed: int = 0
+    score: float | None = None
+    """The main metric of the rows that were held out, at the step that counts."""
+    loss: float | None = None
+    best_step: int = -1
+    sha256: str = ""
+    """Of the file with the logits of the rows that were held out."""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +131,8 @@ class Evaluation(Record):
     """The rows the model contradicts most: `row`, `text`, `pair`, `label`, `predicted`, `probability`."""
     seconds: float = 0.0
     """What this evaluation took."""
+    out_of_fold: bool = False
+    """Whether each row was measured by the fold that held it out. The last such record of a step counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +183,7 @@ class End(Record):
 
 
 KINDS: dict[str, type[Record]] = {
-    record.kind: record for record in (Start, Step, Evaluation, Finding, Save, Resume, End)
+    record.kind: record for record in (Start, Part, Step, Evaluation, Finding, Save, Resume, End)
 }
 
 
@@ -212,21 +252,34 @@ def replay(records: Iterable[Record]) -> Iterator[Record]:
     for record in records:
         if isinstance(record, Resume):
             kept = [old for old in kept if not _taken_back(old, record)]
-        if isinstance(record, Start):  # written again where a run went on with other settings
-            kept = [old for old in kept if not isinstance(old, Start)]
+        if isinstance(record, Start | Part) or (isinstance(record, Evaluation) and record.out_of_fold):
+            kept = [old for old in kept if not _replaced(old, record)]
         kept.append(record)
     yield from sorted(kept, key=_place)
 
 
-def _place(record: Record) -> tuple[int, int]:
+def _place(record: Record) -> tuple[int, ...]:
+    if isinstance(record, Part):
+        return record.step, list(KINDS).index(record.kind), record.name == "final", record.number
     if isinstance(record, Evaluation) and record.split == "test":
         return record.step, len(KINDS)
     return record.step, (len(KINDS) + 1 if isinstance(record, End) else list(KINDS).index(record.kind))
 
 
+def _replaced(old: Record, new: Record) -> bool:
+    """Whether the newer record stands for the older one."""
+    if isinstance(new, Start):  # written again where a run went on with other settings: all parts begin again
+        return isinstance(old, Start | Part) or (isinstance(old, Evaluation) and old.out_of_fold)
+    if isinstance(new, Part):
+        return isinstance(old, Part) and (old.name, old.number) == (new.name, new.number)
+    if isinstance(new, Evaluation) and new.out_of_fold:
+        return isinstance(old, Evaluation) and old.out_of_fold and old.step == new.step
+    return False
+
+
 def _taken_back(record: Record, resume: Resume) -> bool:
     """Whether the resumed run records it again."""
-    if isinstance(record, Resume):
+    if isinstance(record, Resume) or (isinstance(record, Evaluation) and record.out_of_fold):
         return False
     at_the_end = isinstance(record, End) or (isinstance(record, Evaluation) and record.split == "test")
     if at_the_end or record.step != resume.step:

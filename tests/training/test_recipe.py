@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from whet import TrainingArguments
 from whet.config import make_config
 from whet.errors import UsageError
 from whet.task import Task
-from whet.training.recipe import epochs_for, follow_recipe, rate_for, refuse_contrastive
+from whet.training.recipe import epochs_for, follow_recipe, rate_for, refuse_contrastive, settle_folds
 
 BINARY = Task("binary", ("no", "yes"))
 
@@ -23,9 +26,36 @@ def test_epochs_only_fall_with_more_rows() -> None:
 
 
 def test_wider_models_have_a_lower_rate() -> None:
-    assert rate_for(384) == 1e-4
-    assert rate_for(768) == 5e-5
-    assert rate_for(64) == 1e-4
+    found = [rate_for(width) for width in (64, 384, 512, 768, 1024, 2048)]
+    assert found == [1e-4, 1e-4, 6.1e-5, 3e-5, 2e-5, 1e-5]
+
+
+def test_the_recipe_is_the_default_and_the_trainer_keeps_the_course() -> None:
+    assert make_config().train.recipe == "auto"
+    assert TrainingArguments("out").to_config().train.recipe == "course"
+
+
+@pytest.mark.parametrize(
+    "settings, folds",
+    [
+        ({}, "auto"),
+        ({"recipe": "course"}, 0),
+        ({"seeds": 2}, 0),
+        ({"patience": 3}, 0),
+        ({"shard": True}, 0),
+        ({"validation": "held.csv"}, 0),
+        ({"test": "test.csv"}, "auto"),
+        ({"test_share": 0.2}, 0),
+        ({"recipe": "course", "folds": 4}, 4),
+    ],
+)
+def test_folds_are_for_whom_no_split_was_asked(settings: dict[str, Any], folds: int | str) -> None:
+    assert settle_folds(make_config(settings)).data.folds == folds
+
+
+def test_seeds_of_a_split_model_are_refused() -> None:
+    with pytest.raises(UsageError, match="--seeds is 2, and --shard trains one model"):
+        settle_folds(make_config({"seeds": 2, "shard": True}))
 
 
 def test_the_course_is_left_as_it_is() -> None:

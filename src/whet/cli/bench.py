@@ -35,6 +35,7 @@ def bench(what_or_source: str | None, source: str | None, as_json: bool, **chose
             "model": chosen["model"],
             "device": chosen["device"],
             "batch_size": chosen["batch_size"],
+            "recipe": "course",
         }
     )
 

@@ -48,8 +48,10 @@ def check(
     from whet.data.audit.audit import audit
     from whet.data.examples import load_examples
     from whet.inference.token_preview import as_read
+    from whet.training.recipe import whole_below
 
-    examples = load_examples(config.data.source, config.data, say=partial(click.echo, err=True))
+    say = partial(click.echo, err=True)
+    examples = load_examples(config.data.source, config.data, whole_below=whole_below(config), say=say)
     report = as_read(audit(examples), examples, config.model)
     if as_json:
         columns = {

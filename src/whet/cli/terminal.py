@@ -33,6 +33,7 @@ class Terminal:
         self.records: list[Record] = []
         self.live: Any = None
         self._is_terminal = sys.stderr.isatty()
+        self._has_parts = False
 
     def __enter__(self) -> Terminal:
         if self._is_terminal and not self.quiet:
@@ -67,7 +68,10 @@ class Terminal:
         if not isinstance(event, Record):
             return
         self.records.append(event)
-        if isinstance(event, Evaluation) and event.split == "validation":
+        if isinstance(event, Start):
+            self._has_parts = event.all_steps > 0
+        # A run of several parts has a line a part.
+        if isinstance(event, Evaluation) and event.split == "validation" and not self._has_parts:
             self.say(evaluation_line(event, job.metric, progress(self.records)))
         if self.live is not None:
             from rich.text import Text
@@ -104,7 +108,8 @@ def show_result(run: Run) -> None:
     start = next((record for record in run.records if isinstance(record, Start)), None)
     metrics, majority, verdict = summary["metrics"], summary["majority"], summary["verdict"]
     task = start.task if start else ""
-    for split, prefix in (("validation", ""), ("test", "test_")):
+    folded = start is not None and start.folds > 0
+    for split, prefix in (("held out" if folded else "validation", ""), ("test", "test_")):
         shown = _scores(task, summary["labels"], metrics, prefix)
         if shown:
             _show(split, shown)

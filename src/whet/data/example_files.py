@@ -42,6 +42,10 @@ class SplitRows:
     def row(self, index: int) -> dict[str, Any]:
         return dict(self.table.slice(index, 1).to_pylist()[0])
 
+    def taken(self, indices: Any) -> SplitRows:
+        """Only these rows, in this order."""
+        return SplitRows(self.table.take(indices))
+
     def batches(self) -> Iterator[Any]:
         """All rows, the file read plainly: pages of a memory map would count as memory of the process."""
         import pyarrow as pa

@@ -63,9 +63,12 @@ def load_examples(
     *,
     labelled: bool = True,
     task: Task | None = None,
+    whole_below: int = 0,
     say: Say = lambda line: None,
 ) -> Examples:
     """Examples out of any source.
+
+    Without validation rows of the user's own, fewer training rows than `whole_below` stay whole: they are for folds.
 
     With `labelled=False` no label is needed, nothing is split, and a single file becomes the split `test`. A
     `task` there (that of a trained model) makes a label column that is found be read in the task's own order. `say` is
@@ -74,10 +77,11 @@ def load_examples(
     config = config or DataConfig()
     with tempfile.TemporaryDirectory(prefix="whet-") as spool:
         found = find_source(source, config, Path(spool))
-        key = fingerprint(VERSION, _settings(config), _content(found, config), labelled, _task_key(task))
+        whole = [whole_below] if whole_below else []
+        key = fingerprint(VERSION, _settings(config), _content(found, config), labelled, _task_key(task), *whole)
 
         def build(folder: Path) -> None:
-            _Builder(found, config, folder, labelled, task).build()
+            _Builder(found, config, folder, labelled, task, whole_below).build()
 
         return _open(obtain("examples", key, build, note=found.name, say=say))
 
@@ -85,7 +89,7 @@ def load_examples(
 def _settings(config: DataConfig) -> dict[str, Any]:
     """What changes the examples: neither where the files lie nor what the audit may let stand."""
     settings = dataclasses.asdict(config)
-    for name in ("source", "validation", "test", "allow"):
+    for name in ("source", "validation", "test", "allow", "folds"):
         settings.pop(name)
     return settings
 
@@ -134,7 +138,10 @@ def _table_digest(split: RawSplit) -> str:
 class _Builder:
     """Reads a source once and writes its examples into a folder."""
 
-    def __init__(self, found: Source, config: DataConfig, folder: Path, labelled: bool, task: Task | None) -> None:
+    def __init__(
+        self, found: Source, config: DataConfig, folder: Path, labelled: bool, task: Task | None, whole_below: int = 0
+    ) -> None:
+        self.whole_below = whole_below
         self.found, self.config, self.folder = found, config, folder
         self.labelled, self.task = labelled, task
         self.said: list[str] = list(found.notes)
@@ -248,6 +255,8 @@ class _Builder:
             "test": 0.0 if "test" in raw or "validation" in raw else self.config.test_share,
         }
         made = [name for name, share in shares.items() if share > 0]
+        if "validation" not in raw and "train" in raw and raw["train"].rows < self.whole_below:
+            made = []
         writers: dict[str, SplitWriter] = {}
         for name, split in raw.items():
             if name == "train" and self.labelled and made and reader is not None:

@@ -27,7 +27,7 @@ def assign(keys: Any, labels: Any, task: Task, *, validation_share: float, test_
 
     shares = {VALIDATION: validation_share, TEST: test_share}
     wanted = {side: share for side, share in shares.items() if share > 0}
-    strata = _strata(labels, task)
+    strata = strata_of(labels, task)
     sizes = np.bincount(strata)
     if task.kind in ("binary", "multiclass"):
         _refuse_too_rare(keys, strata, task, len(wanted) + 1)
@@ -99,7 +99,7 @@ def _deal(sizes: Any, wanted: dict[int, float]) -> Any:
     return sides
 
 
-def _strata(labels: Any, task: Task) -> Any:
+def strata_of(labels: Any, task: Task) -> Any:
     """Which rows have to be split alike: by class, by the rarest of several labels, by tenths of a number."""
     import numpy as np
 

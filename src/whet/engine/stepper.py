@@ -123,6 +123,10 @@ class Stepper:
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
+    def reseed(self, seed: int) -> None:
+        """Draw dropout from another seed from here on."""
+        self.seed = seed
+
     def prepare(self, feed: Feed, rows: Rows) -> None:
         """What can be got ready before a step of these rows is taken: here nothing."""
 

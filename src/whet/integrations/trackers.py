@@ -200,8 +200,16 @@ def tracked(
     trackers = make_trackers(names, place, notice)
     trackers.open(settings)
 
+    waiting: dict[int, Evaluation] = {}
+    """What folds measured before the steps that it stands for: trackers take steps in their order only."""
+
     def track(event: Any) -> None:
+        if isinstance(event, Evaluation) and event.out_of_fold:
+            waiting[event.step] = event
+            return
         if isinstance(event, Record) and (values := values_of(event)):
+            for step in sorted(step for step in waiting if step <= event.step):
+                trackers.log(step, values_of(waiting.pop(step)))
             trackers.log(event.step, values)
 
     try:

@@ -5,6 +5,7 @@ data.json          where the data came from, its fingerprint, the audit, what tr
 environment.json   versions, device, precision, the path the engine took and why
 records.jsonl      one record a line, append-only
 checkpoints/       step-000459/ …, each complete or absent
+parts/             fold-1/ … or seed-1/ …: records and checkpoints of each training, where there are several
 model/             a standard Hugging Face folder
 model.sums.json    what proves that the files in it are those that were written
 predictions.parquet
@@ -34,6 +35,8 @@ CONFIG = "config.toml"
 LOCK = ".lock"
 SUMS = "model.sums.json"
 UNFINISHED_MODEL = ".model.tmp"
+BEFORE_RECIPES = {"recipe": "course", "folds": 0}
+"""What runs of a version without these settings did."""
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -136,7 +139,7 @@ class RunFolder:
 
     @property
     def config(self) -> Config:
-        return make_config(read_toml(self.path / CONFIG))
+        return make_config(BEFORE_RECIPES, read_toml(self.path / CONFIG))
 
     @property
     def data(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whet.records import End, Evaluation, Record, Start, Step
+from whet.records import End, Evaluation, Part, Record, Start, Step
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,9 @@ class Progress:
 def progress(records: Sequence[Record]) -> Progress:
     """From records that count (see `records.replay`)."""
     start = next((record for record in records if isinstance(record, Start)), None)
+    parts = {(record.name, record.number): record for record in records if isinstance(record, Part)}
+    if start is not None and start.all_steps:
+        return _over_parts(records, start, list(parts.values()))
     total = start.total_steps if start else 0
     steps = [record for record in records if isinstance(record, Step)]
     evaluations = [r for r in records if isinstance(r, Evaluation) and r.split == "validation"]
@@ -41,6 +44,19 @@ def progress(records: Sequence[Record]) -> Progress:
     to_come = max(0, (start.evaluations if start else 0) - len(evaluations))
     eta = (total - last.step) * a_step + to_come * an_evaluation
     return Progress(last.step, total, last.seconds, eta, ended)
+
+
+def _over_parts(records: Sequence[Record], start: Start, parts: Sequence[Part]) -> Progress:
+    """One training after another: all of their steps in one, evaluations counted in what a step takes."""
+    others = [part for part in parts if part.name != "final"]
+    last = next((record for record in reversed(records) if isinstance(record, Step)), None)
+    if len(others) == len(parts):
+        last = None  # the curves of a part that is counted already
+    step = sum(part.steps for part in others) + (last.step if last else 0)
+    seconds = sum(part.seconds for part in others) + (last.seconds if last else 0.0)
+    ended = next((record.reason for record in records if isinstance(record, End)), "")
+    left = max(0, start.all_steps - step) * seconds / step if step else None
+    return Progress(step, start.all_steps, seconds, 0.0 if ended else left, ended)
 
 
 def duration(seconds: float | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -20,6 +21,8 @@ from whet.utils.device import synchronize
 from whet.utils.memory import give_back, is_memory_error, no_room_for_one_row, no_room_together, peak_memory_mb
 
 BYTES_A_PARAMETER = 12  # float32 weights and two moments
+LONG_SECONDS = 600.0
+COURSE_EPOCHS = 3.0
 FORWARD_SHARE = 1 / 3  # of a training step: the backward pass costs about twice the forward pass
 
 
@@ -32,36 +35,69 @@ class Estimate:
     disk_mb: float
     slow: str = ""
     """Why it takes longer than it must, if it does."""
+    shorter: str = ""
+    """How to make it shorter, where it takes long."""
 
     def sentence(self) -> str:
+        saves = f"{self.checkpoints} checkpoint{'' if self.checkpoints == 1 else 's'}"
         takes = (
             f"{self.steps} steps, about {duration(self.seconds)}, {self.memory_mb / 1024:.1f} GB of memory, "
-            f"{self.checkpoints} checkpoints ({self.disk_mb / 1024:.1f} GB on disk at most)."
+            f"{saves} ({self.disk_mb / 1024:.1f} GB on disk at most)."
         )
-        return "\n".join(filter(None, (takes, self.slow)))
+        return "\n".join(filter(None, (takes, self.slow, self.shorter)))
 
 
-def estimate(job: Job) -> Estimate:
-    """Time one batch forward and backward, twice; the second counts. The weights are not touched."""
-    steps = job.plan.total_steps - job.state.step
-    row_seconds = _seconds_a_row(job)
-    config = job.prepared.config
-    evaluations = sum(job.plan.evaluate(step) for step in range(job.state.step + 1, job.plan.total_steps + 1))
-    saves = sum(job.plan.save(step) for step in range(job.state.step + 1, job.plan.total_steps + 1))
-    measured = min(config.evaluate.probe_rows, len(job.feed.tokens)) + len(job.prepared.tokens.get("validation", ()))
-    rows = steps * job.feed.order.batch_size + evaluations * measured * FORWARD_SHARE
-    seconds = rows * row_seconds / job.ranks.world
+def estimate(job: Job, trainings: Sequence[Job] = ()) -> Estimate:
+    """Time one batch forward and backward, twice; the second counts. The weights are not touched.
+
+    `trainings` are all of the run, where it consists of several with this model.
+    """
+    row_seconds, jobs = _seconds_a_row(job), trainings or [job]
+    seconds = sum(_seconds_of(each, row_seconds) for each in jobs) / job.ranks.world
     checkpoint_mb = parameter_count(job.network.model) * BYTES_A_PARAMETER / 2**20
-    kept = min(saves, 2 * config.run.keep + 1)  # the last, the best of each of them, and one being written
+    saves = [sum(each.plan.save(step) for step in range(1, each.plan.total_steps + 1)) for each in jobs]
+    seeds = job.prepared.config.train.seeds
+    # The last, the best of each of them, and one being written; the best of each seed stays to the end.
+    kept = min(max(saves), 2 * job.prepared.config.run.keep + 1) + (seeds - 1)
     memory = peak_memory_mb(job.hardware.device) + checkpoint_mb
-    return Estimate(steps, seconds, memory, saves, kept * checkpoint_mb + checkpoint_mb / 3, job.hardware.slow)
+    return Estimate(
+        steps=sum(each.plan.total_steps for each in jobs),
+        seconds=seconds,
+        memory_mb=memory,
+        checkpoints=sum(saves),
+        disk_mb=kept * checkpoint_mb + checkpoint_mb / 3,
+        slow=job.hardware.slow,
+        shorter=_shorter(job, seconds, row_seconds) if seconds > LONG_SECONDS else "",
+    )
+
+
+def _seconds_of(job: Job, row_seconds: float) -> float:
+    """What one training of this plan takes."""
+    steps, config = job.plan.total_steps, job.prepared.config
+    evaluations = sum(job.plan.evaluate(step) for step in range(1, steps + 1))
+    measured = min(config.evaluate.probe_rows, len(job.feed.tokens)) + len(job.prepared.tokens.get("validation", ()))
+    return (steps * job.feed.order.batch_size + evaluations * measured * FORWARD_SHARE) * row_seconds
+
+
+def _shorter(job: Job, seconds: float, row_seconds: float) -> str:
+    """How a long run is made shorter, each way with what it would take."""
+    train, ways = job.prepared.config.train, []
+    alone = _seconds_of(job, row_seconds) / job.ranks.world
+    if job.prepared.config.data.folds:
+        ways.append(f"--folds 0 measures on one split ({duration(alone)})")
+    if train.seeds > 1:
+        ways.append(f"--seeds 1 ({duration(alone)})")
+    if train.recipe == "auto" and train.max_steps is None and train.epochs > COURSE_EPOCHS:
+        few = f"--epochs {COURSE_EPOCHS:g} goes over the rows less often"
+        ways.append(f"{few} ({duration(seconds * COURSE_EPOCHS / train.epochs)})")
+    return f"To make it shorter: {'; '.join(ways)}." if ways else ""
 
 
 def require_disk(path: Path, needed: Estimate) -> None:
     """Stop before training when the disk cannot hold what will be written; what a part of the run left makes room."""
     existing = next(parent for parent in (path, *path.resolve().parents) if parent.exists())
     free = shutil.disk_usage(existing).free / 2**20
-    left = chain((path / "checkpoints").rglob("*"), (path / UNFINISHED_MODEL).rglob("*"))
+    left = chain(*((path / name).rglob("*") for name in ("checkpoints", "parts", UNFINISHED_MODEL)))
     own = (file for file in left if file.is_file() and not file.is_symlink())
     free += sum(file.stat().st_size for file in own) / 2**20
     if free < needed.disk_mb:

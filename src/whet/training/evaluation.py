@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from whet.data.example_files import SplitRows
 from whet.data.tokens.table import Tokens
 from whet.engine.logits import Array, compute_logits, tokens_a_batch
 from whet.engine.network import Rows
@@ -72,23 +73,9 @@ class Evaluator:
         logits, labels = self.logits(split), self.job.prepared.labels(split)
         assert labels is not None
         _refuse_not_finite(logits, split, state.step)
-        task = self.job.prepared.examples.task
-        record = Evaluation(
-            step=state.step,
-            epoch=round(state.step / self.job.feed.order.steps_per_epoch, 6),
-            split=split,
-            loss=self.job.loss.mean(logits, labels),
-            metrics=score(task.kind, logits, labels),
-            rows=len(labels),
-        )
-        if task.kind in ("binary", "multiclass"):
-            answers = np.asarray(predicted(task.kind, logits))
-            record = _replaced(
-                record,
-                confusion=confusion_matrix(labels, answers, len(task.labels)),
-                worst=self._worst(split, logits, labels, answers),
-            )
-        return record, logits
+        epoch = round(state.step / self.job.feed.order.steps_per_epoch, 6)
+        rows = self.job.prepared.examples.rows[split]
+        return evaluation_record(self.job, logits, labels, split, rows, state.step, epoch), logits
 
     def logits(self, split: str, rows: Array | None = None) -> Array:
         """Logits in input order; where there are several processes, each computes its share of the rows."""
@@ -123,25 +110,46 @@ class Evaluator:
         self._validation = {}  # in other batches the last bits may be others, and a resumed run has only these
         self.smaller(rows)
 
-    def _worst(self, split: str, logits: Array, labels: Array, answers: Array) -> list[dict[str, Any]]:
-        """The most wrong rows with their text, so that a page can show them without the data set."""
-        examples, task = self.job.prepared.examples, self.job.prepared.examples.task
-        rows: list[dict[str, Any]] = []
-        for index, own in most_wrong(np.asarray(probabilities(task.kind, logits)), labels):
-            example = examples.rows[split].row(index)
-            shown: dict[str, Any] = {
-                name: example[name][:SHOWN_CHARACTERS] for name in ("text", "pair") if name in example
+
+def evaluation_record(
+    job: Job, logits: Array, labels: Array, split: str, rows: SplitRows, step: int, epoch: float
+) -> Evaluation:
+    """Loss and scores of these rows, and those that the model contradicts most."""
+    task = job.prepared.examples.task
+    record = Evaluation(
+        step=step,
+        epoch=epoch,
+        split=split,
+        loss=job.loss.mean(logits, labels),
+        metrics=score(task.kind, logits, labels),
+        rows=len(labels),
+    )
+    if task.kind not in ("binary", "multiclass"):
+        return record
+    answers = np.asarray(predicted(task.kind, logits))
+    return _replaced(
+        record,
+        confusion=confusion_matrix(labels, answers, len(task.labels)),
+        worst=_worst(rows, task.labels, np.asarray(probabilities(task.kind, logits)), labels, answers),
+    )
+
+
+def _worst(rows: SplitRows, names: Sequence[str], likely: Array, labels: Array, answers: Array) -> list[dict[str, Any]]:
+    """The most wrong rows with their text, so that a page can show them without the data set."""
+    found: list[dict[str, Any]] = []
+    for index, own in most_wrong(likely, labels):
+        example = rows.row(index)
+        shown: dict[str, Any] = {name: example[name][:SHOWN_CHARACTERS] for name in ("text", "pair") if name in example}
+        found.append(
+            {
+                "row": example["row"],
+                **shown,
+                "label": names[labels[index]],
+                "predicted": names[answers[index]],
+                "probability": round(own, 6),
             }
-            rows.append(
-                {
-                    "row": example["row"],
-                    **shown,
-                    "label": task.labels[labels[index]],
-                    "predicted": task.labels[answers[index]],
-                    "probability": round(own, 6),
-                }
-            )
-        return rows
+        )
+    return found
 
 
 def logits_together(

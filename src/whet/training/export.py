@@ -25,7 +25,10 @@ from whet.utils.background import Beside
 from whet.utils.files import sync_file, sync_folder, sync_tree
 
 if TYPE_CHECKING:
+    from whet.data.example_files import SplitRows
     from whet.distributed.group import Ranks
+    from whet.task import Task
+    from whet.training.folds import Pooled
 
 Array = np.ndarray[Any, Any]
 
@@ -36,11 +39,13 @@ def finish(
     checkpoints: CheckpointFolder,
     evaluator: Evaluator,
     append: Callable[[Record], None],
+    held_out: Pooled | None = None,
 ) -> None:
     """The best step's weights, and with them model and predictions, and a last look at the test rows.
 
     The last checkpoint may still be on its way to the disk; the best one, if it is another, is there: a save begins
-    when the one before it is whole. Interrupted anywhere in here, it is all done again.
+    when the one before it is whole. Interrupted anywhere in here, it is all done again. What folds `held_out` stands
+    for the validation rows.
     """
     best = job.state.best_step if job.state.best_step >= 0 else job.state.step
     with _cleaned(folder, job.ranks), Beside("whet-model") as beside:
@@ -58,7 +63,7 @@ def finish(
         if written is None:
             return
         with _disk_faults(folder.path):
-            write_predictions(folder.path / "predictions.parquet", job, logits)
+            write_predictions(folder.path / "predictions.parquet", job, logits, held_out)
             _put_model_in_place(folder, written.result())
             sync_folder(folder.path)
 
@@ -133,12 +138,20 @@ def _put_model_in_place(folder: RunFolder, sums: dict[str, str]) -> None:
     os.replace(scratch, target)
 
 
-def write_predictions(path: Path, job: Job, logits: dict[str, Array]) -> None:
-    """Every validation and test row in input order: text, label, what was predicted and how surely."""
+def write_predictions(path: Path, job: Job, logits: dict[str, Array], held_out: Pooled | None = None) -> None:
+    """Every validation and test row in input order: text, label, what was predicted and how surely.
+
+    Rows that folds held out are validation rows too; the column `fold` says which one, counted from 1.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    tables = [_predictions_table(job, split, values) for split, values in logits.items()]
+    task, rows = job.prepared.examples.task, job.prepared.examples.rows
+    tables = [_predictions_table(task, split, rows[split], values) for split, values in logits.items()]
+    if held_out is not None:
+        first = _predictions_table(task, "validation", rows["train"].taken(held_out.rows), held_out.logits)
+        first = first.append_column("fold", pa.array(held_out.folds + 1, pa.int64()))
+        tables = [first, *(table.append_column("fold", pa.nulls(len(table), pa.int64())) for table in tables)]
     if not tables:
         return
     scratch = path.with_name(f".{path.name}.tmp")
@@ -147,10 +160,9 @@ def write_predictions(path: Path, job: Job, logits: dict[str, Array]) -> None:
     os.replace(scratch, path)
 
 
-def _predictions_table(job: Job, split: str, logits: Array) -> Any:
+def _predictions_table(task: Task, split: str, rows: SplitRows, logits: Array) -> Any:
     import pyarrow as pa
 
-    task, rows = job.prepared.examples.task, job.prepared.examples.rows[split]
     columns: dict[str, Any] = {
         "split": pa.array([split] * len(rows)),
         "row": rows.table.column("row"),

@@ -43,7 +43,7 @@ def train(
             yield _judged(evaluate(state), state, plan)
         # Asked of the state and not of the evaluation above, which may have been made before an interruption.
         best, reason = state.best_step == state.step, _over(state, plan)
-        wanted = plan.save(state.step) or (best and plan.save_best) or bool(reason)
+        wanted = plan.save(state.step) or (best and plan.save_best) or bool(reason and plan.save_last)
         if state.saved != state.step and state.step > 0 and wanted:
             check_finite(stepper, feed)
             state.seconds = clock.seconds()

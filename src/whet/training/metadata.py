@@ -36,8 +36,8 @@ PACKAGES = (
 )
 
 
-def describe_run(folder: RunFolder, job: Job) -> None:
-    """data.json and environment.json: what is trained on, and what computes."""
+def describe_run(folder: RunFolder, job: Job, folds: Array | None = None) -> None:
+    """data.json and environment.json: what is trained on, and what computes. `folds` are the rows of each fold."""
     prepared = job.prepared
     folder.write_json(
         "data.json",
@@ -52,6 +52,7 @@ def describe_run(folder: RunFolder, job: Job) -> None:
             "max_length": prepared.max_length,
             "truncation": {name: dataclasses.asdict(tokens.ledger) for name, tokens in prepared.tokens.items()},
             "audit": prepared.audit.as_dict(),
+            **({} if folds is None else {"folds": [int(count) for count in folds]}),
         },
     )
     described = describe_environment(job.hardware, job.network)

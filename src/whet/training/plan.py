@@ -93,6 +93,7 @@ class Plan:
     patience: int | None = None
     min_improvement: float = 0.0
     save_best: bool = True
+    save_last: bool = True
 
 
 def every(steps: int | None) -> Due:

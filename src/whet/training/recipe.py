@@ -9,14 +9,18 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import sys
 from typing import Any
 
 from whet.config import Config
+from whet.data.folds import FEW_ROWS
 from whet.errors import UsageError
 from whet.task import Task
 
 MANY_EPOCHS, FEW_EPOCHS = 20.0, 3.0
-MINILM_WIDTH, MINILM_RATE = 384, 1e-4
+MINILM_WIDTH = 384
+RATES = ((MINILM_WIDTH, 1e-4), (768, 3e-5), (1024, 2e-5))
+"""Peak rates by width: measured for MiniLM, published for base and large models."""
 COMPARED_ROWS = 10_000
 """Up to so many rows the contrastive half pays; beyond, cross-entropy alone is as good."""
 MANY_CLASSES = 8
@@ -36,8 +40,15 @@ def epochs_for(rows: int) -> float:
 
 
 def rate_for(width: int) -> float:
-    """The peak rate: 1e-4 for a model as narrow as MiniLM, less for wider ones."""
-    return float(f"{MINILM_RATE * min(1.0, MINILM_WIDTH / width):.1e}")
+    """The peak rate: 1e-4 up to the width of MiniLM, above it along the published rates, falling with the width."""
+    if width <= RATES[0][0]:
+        return RATES[0][1]
+    for (narrow, high), (wide, low) in itertools.pairwise(RATES):
+        if width <= wide:
+            share = math.log(width / narrow) / math.log(wide / narrow)
+            return float(f"{high * (low / high) ** share:.1e}")
+    widest, rate = RATES[-1]
+    return float(f"{rate * widest / width:.1e}")
 
 
 def chosen_settings(rows: int, task: Task, width: int) -> dict[str, Any]:
@@ -66,6 +77,45 @@ def follow_recipe(config: Config, rows: int, task: Task, width: int) -> tuple[Co
         parts.append("contrastive loss")
     said = f"Recipe for {rows:,} rows: {', '.join(parts)} (--recipe course for the usual settings)."
     return dataclasses.replace(config, train=train), said
+
+
+def settle_folds(config: Config) -> Config:
+    """The settings with `folds` 0 where `auto` means none; a contradiction is refused.
+
+    `auto` measures by folds under the recipe `auto`, where nobody asked for a split or for what needs one.
+    """
+    if config.train.seeds > 1 and config.train.shard:
+        raise UsageError(f"--seeds is {config.train.seeds}, and --shard trains one model.", "Leave one of them out.")
+    folds, needs_split = config.data.folds, _needs_split(config)
+    if folds == "auto":
+        if config.train.recipe == "auto" and not needs_split:
+            return config
+        return dataclasses.replace(config, data=dataclasses.replace(config.data, folds=0))
+    if folds and needs_split:
+        raise UsageError(f"--folds is {folds}, and {needs_split}.", "Leave one of them out.")
+    return config
+
+
+def whole_below(config: Config) -> int:
+    """Fewer training rows than this are not split, if they come without validation rows."""
+    folds = settle_folds(config).data.folds
+    return FEW_ROWS if folds == "auto" else sys.maxsize if folds else 0
+
+
+def _needs_split(config: Config) -> str:
+    """What was asked for that folds cannot give, in words."""
+    if config.data.validation is not None:
+        return "--validation gives the rows to measure on"
+    if config.train.seeds > 1:
+        return f"--seeds {config.train.seeds} is measured on validation rows"
+    if config.evaluate.patience is not None:
+        return "--patience needs validation rows"
+    if config.train.shard:
+        return "--shard has one model only"
+    shares = {"validation_share", "test_share"} & config.given
+    if config.data.folds == "auto" and shares:
+        return f"{min(shares)} asks for a split"
+    return ""
 
 
 def refuse_contrastive(config: Config, task: Task) -> None:

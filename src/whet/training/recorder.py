@@ -17,6 +17,8 @@ from whet.utils.signals import Interrupts
 
 if TYPE_CHECKING:
     from whet.training.checkpoints import Checkpoint
+    from whet.training.evaluation import Evaluator
+    from whet.utils.safetensors_files import Groups
 
 Listener = Callable[[Any, Job], None]
 """Called with every event of the loop."""
@@ -27,12 +29,16 @@ class Recorder:
 
     def __init__(self, folder: RunFolder, job: Job, interrupts: Interrupts, say: Say, listen: Listener) -> None:
         from whet.training.checkpoints import CheckpointFolder
-        from whet.training.evaluation import Evaluator
 
         self.folder, self.job, self.interrupts, self.say, self.listen = folder, job, interrupts, say, listen
         self.ranks = job.ranks
         self.checkpoints = CheckpointFolder(folder.checkpoints, keep=job.prepared.config.run.keep)
-        self.evaluator = Evaluator(job, interrupts.check, self._evaluates_fewer)
+        self.evaluator = self._make_evaluator()
+
+    def _make_evaluator(self) -> Evaluator:
+        from whet.training.evaluation import Evaluator
+
+        return Evaluator(self.job, self.interrupts.check, self._evaluates_fewer)
 
     def run(self, *, resuming: bool, changed: str = "") -> None:
         """`changed` says in words what differs from the settings that the run was begun with."""
@@ -40,22 +46,16 @@ class Recorder:
             self._run(resuming, changed)
 
     def _run(self, resuming: bool, changed: str) -> None:
-        from whet.training.export import finish
-        from whet.training.metadata import describe_run, start_record
-
         if self.ranks.is_main:
             self.folder.drop_torn_line()
         resumed = resuming and self._restore(changed)
-        if self.ranks.is_main:
-            describe_run(self.folder, self.job)
-        if changed or not resumed:
-            self._append(start_record(self.job))
+        self._introduce(known=resumed and not changed)
         keep_what_is_loaded()
         try:
             ended = self._train()
-            finish(self.folder, self.job, self.checkpoints, self.evaluator, self._append)
+            self._finish()
             self.checkpoints.wait()  # the last save went on meanwhile
-            self._append(ended)
+            self._append(self._last_record(ended))
         except Interrupted:
             self._append(self._end(self.interrupts.reason))
             raise
@@ -65,8 +65,30 @@ class Recorder:
         finally:
             with contextlib.suppress(WhetError):  # what went wrong first is on its way to the user
                 self.checkpoints.wait()
-            if self.ranks.is_main:
-                write_report_quietly(self.folder, self.say)
+            self._leave()
+
+    def _introduce(self, *, known: bool) -> None:
+        """What is written before the first step; the start record, unless the records have it."""
+        from whet.training.metadata import describe_run, start_record
+
+        if self.ranks.is_main:
+            describe_run(self.folder, self.job)
+        if not known:
+            self._append(start_record(self.job))
+
+    def _finish(self) -> None:
+        """What is written after the last step."""
+        from whet.training.export import finish
+
+        finish(self.folder, self.job, self.checkpoints, self.evaluator, self._append)
+
+    def _last_record(self, ended: End) -> End:
+        return ended
+
+    def _leave(self) -> None:
+        """What is done however the run ends."""
+        if self.ranks.is_main:
+            write_report_quietly(self.folder, self.say)
 
     def _train(self) -> End:
         """The loop, to its end or to a checkpoint of where it was interrupted."""
@@ -152,7 +174,7 @@ class Recorder:
             "eval_batch_size": job.prepared.config.evaluate.eval_batch_size,
         }
         record = Save(step=job.state.step, path=self._name(job.state.step), reason=reason)
-        tensors = job.stepper.tensors()
+        tensors = self._tensors()
         if self.ranks.world > 1 and not job.stepper.lockstep:
             self.ranks.require_same("The weights", checksum(list(tensors["model"].values())))
         if not self.ranks.is_main:
@@ -163,6 +185,10 @@ class Recorder:
             before=self.folder.sync_records,
             done=lambda: self._append(record),
         )
+
+    def _tensors(self) -> Groups:
+        """What a checkpoint holds, by group."""
+        return self.job.stepper.tensors()
 
     def _name(self, step: int) -> str:
         return f"checkpoints/{self.checkpoints.folder(step).name}"

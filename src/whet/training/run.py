@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,10 @@ from whet.distributed.group import Ranks
 from whet.errors import Interrupted, WhetError
 from whet.runs.folder import CONFIG, RunFolder
 from whet.runs.report.html import write_report_quietly
-from whet.training.recipe import MINILM_WIDTH, follow_recipe, refuse_contrastive
+from whet.training.recipe import MINILM_WIDTH, follow_recipe, refuse_contrastive, settle_folds
 from whet.training.recorder import Listener, Recorder
 from whet.training.resume import compare_with_before, open_run, refuse_other_tokens
-from whet.training.setup import ModelBeside, Say, make_job, make_tokens, read_examples
+from whet.training.setup import Job, ModelBeside, Say, choose_folds, make_job, make_tokens, read_examples
 from whet.utils.gpu_files import refuse_impossible
 from whet.utils.signals import Interrupts
 
@@ -62,8 +62,10 @@ def _train_among(
     from whet.integrations.trackers import Place, tracked
 
     with ranks.together(), interrupts.at_once():
+        config = settle_folds(config)
         examples, report = read_examples(source, config, say)
         refuse_contrastive(config, examples.task)
+        config, numbers = choose_folds(config, examples, say)
         if ranks.is_main:
             _refuse_changes(config, examples.fingerprint, accept_changes)
     # The data is read; only now the heavy libraries are loaded, which takes longer than most mistakes deserve.
@@ -74,6 +76,13 @@ def _train_among(
     config = _with_recipe(config, examples, say)
     with ranks.together():
         opened = open_run(config, accept_changes) if ranks.is_main else None
+    tracks: list[Callable[[Any], None]] = []
+
+    def tell(event: Any, job: Any) -> None:
+        for track in tracks:
+            track(event)
+        listen(event, job)
+
     folder: RunFolder
     folder, resuming = ranks.from_main(opened)
     with ExitStack() as held:
@@ -96,7 +105,8 @@ def _train_among(
             prepared = make_tokens(config, examples, report, say, interrupts.check, model)
             changed = changed or refuse_other_tokens(folder, before, prepared, accept_changes)
             job = make_job(prepared, say, ranks, model=model)
-            expected = estimate(job)
+            training = _trained(config, folder, job, numbers, interrupts, say, tell)
+            expected = estimate(job, getattr(training, "trainings", ()))
             say(expected.sentence())
             require_disk(folder.path, expected)
         ranks.require_same("The tokens", [tokens.fingerprint for tokens in prepared.tokens.values()])
@@ -108,12 +118,8 @@ def _train_among(
         place = Place(folder.path / "tensorboard", "whet", folder.path.name)
         trackers = config.run.report_to if ranks.is_main else ()
         with tracked(trackers, place, config.flat(), say) as track:
-
-            def tell(event: Any, job: Any) -> None:
-                track(event)
-                listen(event, job)
-
-            Recorder(folder, job, interrupts, say, tell).run(resuming=resuming, changed=changed)
+            tracks.append(track)
+            training.run(resuming=resuming, changed=changed)
     return folder
 
 
@@ -122,6 +128,21 @@ def _refuse_changes(config: Config, fingerprint: str, accept: bool) -> None:
     path = Path(config.run.run or "")
     if config.train.recipe == "course" and config.run.run is not None and (path / CONFIG).is_file():
         compare_with_before(RunFolder.open(path), config, fingerprint, accept)
+
+
+def _trained(
+    config: Config, folder: RunFolder, job: Job, numbers: Any, interrupts: Interrupts, say: Say, listen: Listener
+) -> Any:
+    """What trains: folds, several seeds, or one training."""
+    if numbers is not None:
+        from whet.training.folds import FoldedRun
+
+        return FoldedRun(folder, job, numbers, interrupts, say, listen)
+    if config.train.seeds > 1:
+        from whet.training.seeds import SeededRun
+
+        return SeededRun(folder, job, interrupts, say, listen)
+    return Recorder(folder, job, interrupts, say, listen)
 
 
 def _with_recipe(config: Config, examples: Examples, say: Say) -> Config:
@@ -169,12 +190,16 @@ def rehearse(source: Any, config: Config, say: Say, *, accept_changes: bool = Fa
 
     available(config.run.report_to)
     refuse_impossible(config.train.device)
+    config = settle_folds(config)
     examples, report = read_examples(source, config, say)
     refuse_contrastive(config, examples.task)
+    config, numbers = choose_folds(config, examples, say)
     _refuse_changes(config, examples.fingerprint, accept_changes)
     config = _with_recipe(config, examples, say)
     from whet.training.estimate import estimate
 
     model = ModelBeside(config, examples.task)
     job = make_job(make_tokens(config, examples, report, say, model=model), say, model=model)
-    say(estimate(job).sentence())
+    with Interrupts() as interrupts:
+        training = _trained(config, RunFolder(Path()), job, numbers, interrupts, say, nothing)
+        say(estimate(job, getattr(training, "trainings", ())).sentence())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -9,17 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from whet.config import Config
+from whet.config import Config, TrainConfig
 from whet.data.audit.audit import NOTE, Audit, Finding, audit
 from whet.data.cache import cache_root
 from whet.data.examples import Examples, load_examples
+from whet.data.folds import FEW_ROWS
 from whet.data.tokens.table import Tokens, tokenize
 from whet.distributed.group import Ranks
-from whet.errors import DataError
+from whet.errors import DataError, UsageError, some_of
 from whet.training.plan import choose_metric, make_plan
+from whet.training.recipe import whole_below
 from whet.training.task_settings import refuse_without_effect
 
 if TYPE_CHECKING:
+    from whet.data.tokens.batches import Order
     from whet.engine.losses import Loss
     from whet.engine.network import Network, TokenFeed
     from whet.engine.optimizer import Rate
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from whet.training.plan import Plan, State
     from whet.utils.device import Hardware
 
+Array = np.ndarray[Any, Any]
 Say = Callable[[str], None]
 
 
@@ -69,7 +74,7 @@ def read_examples(source: Any, config: Config, say: Say) -> tuple[Examples, Audi
     """The data, what was understood, and what is wrong with it; errors stop here, before time is spent."""
     if config.data.task != "auto":
         refuse_without_effect(config, config.data.task)
-    examples = load_examples(source, config.data, say=say)
+    examples = load_examples(source, config.data, whole_below=whole_below(config), say=say)
     for line in examples.said:
         say(line)
     refuse_without_effect(config, examples.task.kind)
@@ -79,6 +84,37 @@ def read_examples(source: Any, config: Config, say: Say) -> tuple[Examples, Audi
     if "train" not in examples.rows:
         raise DataError(f"{config.data.source!r} has no training rows.")
     return examples, report
+
+
+def choose_folds(config: Config, examples: Examples, say: Say) -> tuple[Config, Array | None]:
+    """The settings with the number of folds, and the fold of each training row; None for none."""
+    from whet.data.folds import KEPT, fold_numbers
+
+    wanted, rows = config.data.folds, len(examples.rows["train"])
+    given = "validation" in examples.rows
+    if config.train.seeds > 1 and not given:
+        raise UsageError(
+            f"--seeds is {config.train.seeds}, and there are no validation rows to compare the trainings on.",
+            "Give some with --validation FILE, or leave --seeds out.",
+        )
+    if wanted == 0 or (wanted == "auto" and (given or rows >= FEW_ROWS)):
+        return dataclasses.replace(config, data=dataclasses.replace(config.data, folds=0)), None
+    if given:
+        raise UsageError(
+            f"--folds is {wanted}, and {config.data.source!r} has validation rows.", "Leave --folds out, or the rows."
+        )
+    numbers, count = fold_numbers(examples, wanted, config.data.split_seed)
+    say(
+        f"No validation rows were given: {count} folds measure the training, and the model that is kept learns from "
+        f"all {rows:,} rows (--folds 0 for a single split)."
+    )
+    kept = int((numbers == KEPT).sum())
+    if kept:
+        labels = np.asarray(examples.rows["train"].column("label"), dtype=object)[numbers == KEPT]
+        names = some_of(sorted({examples.task.labels[label] for label in labels if isinstance(label, int)}))
+        alone = f" of {names}" if names else ""
+        say(f"Not measured: {kept} rows{alone}, for no other text has their label; they are always trained on.")
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, folds=count)), numbers
 
 
 def _stop_or_say(report: Audit, told: Collection[Finding], config: Config, say: Say) -> None:
@@ -192,7 +228,6 @@ def make_job(
     model: ModelBeside | None = None,
 ) -> Job:
     """Load the model and lay out the whole training. Without dropout only to compare losses."""
-    from whet.data.tokens.batches import Order
     from whet.engine.dispatch import choose_path
     from whet.engine.losses import Loss, balanced_weights
     from whet.engine.network import TokenFeed
@@ -213,15 +248,9 @@ def make_job(
     loss = Loss(task, weights, train.label_smoothing, train.contrastive)
     ranks = ranks or Ranks()
     tokens = prepared.tokens["train"]
-    order = Order(
-        rows=len(tokens),
-        batch_size=train.batch_size * train.accumulate,
-        seed=train.seed,
-        kind=train.order,
-        lengths=tokens.lengths,
-    )
+    order = _order_of(tokens, train)
     network, stepper = choose_path(classifier, loss, train, hardware, list(prepared.tokens.values()), ranks, order)
-    total = train.max_steps or max(1, round(train.epochs * order.steps_per_epoch))
+    total = _steps_of(train, order)
     metric = choose_metric(config.evaluate.metric, task.kind)
     return Job(
         prepared=prepared,
@@ -236,3 +265,38 @@ def make_job(
         metric=metric,
         ranks=ranks,
     )
+
+
+def laid_out(job: Job, prepared: Prepared) -> Job:
+    """The same model and the same way to compute, for other rows: a plan, an order and a state of their own."""
+    from whet.engine.network import TokenFeed
+    from whet.engine.optimizer import learning_rate
+    from whet.training.plan import State
+
+    config, tokens = prepared.config, prepared.tokens["train"]
+    order = _order_of(tokens, config.train)
+    total = _steps_of(config.train, order)
+    return dataclasses.replace(
+        job,
+        prepared=prepared,
+        feed=TokenFeed(tokens, order, job.network, job.loss),
+        plan=make_plan(config, total, job.metric, "validation" in prepared.tokens),
+        rate=learning_rate(config.train, total),
+        state=State(),
+    )
+
+
+def _order_of(tokens: Tokens, train: TrainConfig) -> Order:
+    from whet.data.tokens.batches import Order
+
+    return Order(
+        rows=len(tokens),
+        batch_size=train.batch_size * train.accumulate,
+        seed=train.seed,
+        kind=train.order,
+        lengths=tokens.lengths,
+    )
+
+
+def _steps_of(train: TrainConfig, order: Order) -> int:
+    return train.max_steps or max(1, round(train.epochs * order.steps_per_epoch))

@@ -128,3 +128,22 @@ def test_a_long_run_is_thinned_with_its_peak_and_refined_on_demand(folder: RunFo
     part = tail.part(6000, 8000, 0.5)["series"]
     assert part["train_loss"][0] == list(range(6000, 8001))
     assert len(part["train_loss_smoothed"][0]) == 2001
+
+
+def test_a_fold_moves_the_points_of_those_before(folder: RunFolder) -> None:
+    """Each fold adds rows to the evaluations of all steps: a watcher is told all again, and sees each step once."""
+
+    def pooled(loss: float, rows: int) -> Evaluation:
+        metrics = {"accuracy": 0.5}
+        return Evaluation(
+            step=900, epoch=9.0, split="validation", loss=loss, metrics=metrics, rows=rows, out_of_fold=True
+        )
+
+    folder.append(pooled(0.7, 10))
+    tail, cursor = followed(folder)
+    folder.append(pooled(0.6, 20))
+    tail.poll()
+    told = tail.since(cursor)
+    assert told is not None
+    assert told[0] == "snapshot"
+    assert [r.rows for r in tail.records if isinstance(r, Evaluation) and r.out_of_fold] == [20]

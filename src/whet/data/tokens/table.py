@@ -78,6 +78,21 @@ class Tokens:
     def row(self, index: int) -> NDArray[np.int32]:
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
 
+    def taken(self, rows: NDArray[np.int64]) -> Tokens:
+        """Only these rows, in this order."""
+        lengths = self.lengths[rows]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        places = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
+        return dataclasses.replace(
+            self,
+            ids=self.ids[places],
+            offsets=offsets,
+            types=None if self.types is None else self.types[places],
+            labels=None if self.labels is None else self.labels[rows],
+            ledger=Truncation(),
+            fingerprint=fingerprint(self.fingerprint, np.ascontiguousarray(rows).data),
+        )
+
 
 def tokenize(
     split: SplitRows,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from whet.config import TrainConfig
 from whet.engine.fused.cpu.adamw import AdamW, norm_of_gradients, update_on_cpu
+from whet.engine.fused.cpu.layers import CpuPieces
 from whet.engine.fused.network import FusedNetwork, for_other_rows
 from whet.engine.network import Batch
 from whet.engine.state_tensors import model_tensors
@@ -43,6 +44,11 @@ class FusedStepper(Stepper):
         loss = self.loss_of(batch) / weight
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
+
+    def reseed(self, seed: int) -> None:
+        super().reseed(seed)
+        if isinstance(self.network.pieces, CpuPieces):  # on a GPU the seed comes with each batch
+            self.network.pieces.seed = seed
 
     def sum_gradients(self, summed: Callable[[Sequence[Tensor]], None], *, computed: bool) -> None:
         flat = self.network.flat

@@ -119,10 +119,16 @@ class Tail:
             except (ValueError, TypeError, AttributeError, RecursionError):
                 self.damaged += 1
                 continue
-            if isinstance(record, Resume):
+            if isinstance(record, Resume) or (record is not None and self._stands_for_another(record)):
                 self._restart(list(replay([*self.records, record])))
             elif record is not None:
                 self._add(record)
+
+    def _stands_for_another(self, record: Record) -> bool:
+        """Whether a point that was drawn moves: with each fold, more rows are measured at the same steps."""
+        if not isinstance(record, Evaluation) or not record.out_of_fold:
+            return False
+        return any(isinstance(old, Evaluation) and old.step == record.step for old in self._others)
 
     def _add(self, record: Record) -> None:
         self.records.append(record)

@@ -8,6 +8,7 @@ from whet.errors import some_of
 from whet.records import Evaluation, Start
 from whet.runs import score_words as words
 from whet.runs.folder import RunFolder
+from whet.runs.parts import parts_sentence
 from whet.runs.verdict.judge import verdict_of
 from whet.utils.text import markdown_escaped
 
@@ -47,6 +48,8 @@ def model_card(folder: RunFolder) -> str:
         metric, value = start.majority["metric"], start.majority["value"]
         answer = markdown_escaped(words.always_giving(start.task, start.majority.get("label")))
         lines += ["", f"{answer[0].upper()}{answer[1:]} scores {metric} {words.score(metric, value)}."]
+    if said := parts_sentence(records):
+        lines += ["", said]
     judged = markdown_escaped(f"{verdict.sentence} {verdict.baseline}".strip())
     lines += [
         "",

@@ -14,6 +14,7 @@ from whet.metrics.intervals import PROPORTIONS, Interval, absent_classes, score_
 from whet.metrics.scores import FROM_MARGINS, TASK_METRICS, higher_is_better, metric_named
 from whet.records import Evaluation, Record, Start
 from whet.runs.curves import Curves
+from whet.runs.parts import parts_sentence
 from whet.runs.report.charts import is_share, metric_words
 from whet.runs.report.mistakes import Answers, Array
 from whet.runs.score_words import IN_LABEL_UNITS, always_giving, metric_of, number
@@ -76,6 +77,7 @@ def scores_of(curves: Curves, records: Sequence[Record], answers: Mapping[str, A
     main = next((each for each in table if each.metric == start.metric), None)
     remarks = _remarks(start, intervals.get(start.metric), main)
     remarks += [line for split, given in answers.items() if (line := _unmeasured(given, split))]
+    remarks += [said] if (said := parts_sentence(records)) else []
     return Scores(main=main, table=table, remarks=remarks)
 
 

@@ -17,6 +17,7 @@ from whet.runs.folder import RunFolder
 WORDS = ("apple", "brick", "cloud", "drum", "eagle", "flute", "grape", "house", "iron", "jelly")
 SAVE_EVERY = 4
 SETTINGS = {
+    "--recipe": "course",
     "--epochs": 2,
     "--batch-size": 4,
     "--lr": 0.03,
@@ -94,16 +95,19 @@ def write_model(folder: Path | str, width: int = 16, layers: int = 2, dropout: f
 def story(run: Path) -> dict[str, Any]:
     """What two executions of the same training share: weights, predictions, records without timings."""
     folder = RunFolder.open(run)
-    files = [*sorted(folder.model.iterdir()), folder.path / "predictions.parquet"]
-    sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}
+    files = [*sorted(folder.model.iterdir()), folder.path / "predictions.parquet", *run.glob("parts/*/*.safetensors")]
+    found = {file.relative_to(run).as_posix().removeprefix("model/"): file for file in files if file.is_file()}
+    sums = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in found.items()}
     return {"files": sums, "records": shared_records(folder)}
 
 
 def shared_records(folder: RunFolder) -> list[dict[str, Any]]:
     """The records of a run that do not depend on whether it was interrupted: docs/design.md defines them."""
+    parts = [RunFolder(path) for path in sorted(folder.path.glob("parts/*"))]
     records = [
         without_timings(record)
-        for record in folder.records()
+        for part in (folder, *parts)
+        for record in part.records()
         if not isinstance(record, Resume) and not (isinstance(record, Save) and record.reason == "interrupted")
     ]
     return json.loads(json.dumps(records))  # type: ignore[no-any-return]

@@ -12,9 +12,10 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from whet.errors import EnvironmentFault
@@ -25,6 +26,7 @@ from whet.tools.selftest.fork_client import Command, Warm, warm_process
 from whet.tools.selftest.tiny_run import differences, steps_repeated, story, train_arguments, write_rows
 
 INTERRUPTED = 75
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 Say = Callable[[str], None]
 
@@ -65,10 +67,18 @@ class Subject:
     seconds: float
     boundaries: int
     """How often the undisturbed run does something to a file."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Flags of its command, beside those of all."""
 
 
-# One for each of the engine's ways to compute on a CPU: general layers, and fused ones from 64 wide on.
-WIDTHS = {"general": 16, "fused": 64}
+# One for each of the engine's ways to compute on a CPU: general layers, and fused ones from 64 wide on. Then runs of
+# several parts: kills fall into a fold, between folds, into a seed and into the choice.
+SUBJECTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "general": (16, {}),
+    "fused": (64, {}),
+    "folds": (64, {"folds": 3, "epochs": 1}),
+    "seeds": (16, {"seeds": 2, "epochs": 1}),
+}
 
 
 class Laboratory:
@@ -79,16 +89,16 @@ class Laboratory:
         self.source = folder / "rows.csv"
         self._pace = 1.0
         write_rows(self.source)
-        self.subjects = [self._subject(name, width) for name, width in WIDTHS.items()]
+        self.subjects = [self._subject(name, width, changes) for name, (width, changes) in SUBJECTS.items()]
 
-    def _subject(self, name: str, width: int) -> Subject:
+    def _subject(self, name: str, width: int, changes: dict[str, Any]) -> Subject:
         model, home, count = self.folder / f"model-{name}", self._home(f"reference-{name}"), self.folder / "count"
         self.warm.call("whet.tools.selftest.tiny_run:write_model", str(model), width, folder=self.folder)
         started = time.monotonic()
-        status = self.start(home, model, watch=str(home), count_to=str(count)).wait()
+        status = self.start(home, model, changes, watch=str(home), count_to=str(count)).wait()
         if status != 0:
             raise EnvironmentFault(f"The reference run ended with {status}: {_last_line(home)}")
-        return Subject(name, model, story(home / "run"), time.monotonic() - started, int(count.read_text()))
+        return Subject(name, model, story(home / "run"), time.monotonic() - started, int(count.read_text()), changes)
 
     def beside(self, number: int) -> Laboratory:
         """Another one with the same references, for trials at the same time."""
@@ -100,9 +110,9 @@ class Laboratory:
     def _next(self, tally: Tally) -> Subject:
         return self.subjects[tally.trials % len(self.subjects)]
 
-    def start(self, home: Path, model: Path, **request: Any) -> Command:
+    def start(self, home: Path, model: Path, changes: Mapping[str, Any] = NONE, **request: Any) -> Command:
         """The command of every trial: it begins the run, and it goes on with it."""
-        arguments = train_arguments(self.source, model, home / "run")
+        arguments = train_arguments(self.source, model, home / "run", **changes)
         return self.warm.start(arguments, home, environment={"WHET_CACHE": str(home / "cache")}, **request)
 
     def kill_at_random_moment(self, tally: Tally) -> None:
@@ -119,7 +129,7 @@ class Laboratory:
         if boundary is None and self.chosen.random() < 0.3:
             places.append(self.chosen.randint(1, subject.boundaries // 2))
         for place in places:
-            status = self.start(home, subject.model, watch=str(home), kill_at=place).wait()
+            status = self.start(home, subject.model, subject.changes, watch=str(home), kill_at=place).wait()
             tally.interruptions += status == -signal.SIGKILL
         self._finish(home, subject, tally)
 
@@ -135,7 +145,7 @@ class Laboratory:
 
     def _disturb(self, home: Path, subject: Subject, number: int) -> int | None:
         """Start the command and send it a signal at a random moment of its life; its exit status."""
-        command = self.start(home, subject.model)
+        command = self.start(home, subject.model, subject.changes)
         time.sleep(0.01 + self.chosen.random() * subject.seconds * self._pace)
         command.signal(number)
         status = command.wait()
@@ -145,7 +155,8 @@ class Laboratory:
 
     def corrupt(self, tally: Tally) -> None:
         """Killed in the middle, the newest checkpoint damaged: the one before it is taken, and the run says so."""
-        subject, home = self._next(tally), self._home(f"corrupt-{tally.trials}")
+        # Those of one training have checkpoints to fall back on.
+        subject, home = self.subjects[tally.trials % 2], self._home(f"corrupt-{tally.trials}")
         checkpoints = self._killed_with_checkpoints(home, subject)
         damage = DAMAGES[tally.trials % len(DAMAGES)]
         damage.inflict(checkpoints[-1], self.chosen)
@@ -171,7 +182,7 @@ class Laboratory:
         """A run that was cut off while it had more than one checkpoint; they are returned, oldest first."""
         for _ in range(100):
             place = self.chosen.randint(subject.boundaries // 2, subject.boundaries)
-            self.start(home, subject.model, watch=str(home), kill_at=place).wait()
+            self.start(home, subject.model, subject.changes, watch=str(home), kill_at=place).wait()
             found = sorted((home / "run" / "checkpoints").glob("step-*"))
             if RunFolder(home / "run").finished:  # it died after its last record, or outlived the count
                 shutil.rmtree(home / "run")
@@ -182,7 +193,7 @@ class Laboratory:
     def _finish(self, home: Path, subject: Subject, tally: Tally) -> str:
         """The same command again must finish the run, equal to the reference. What it said is returned."""
         tally.trials += 1
-        status = self.start(home, subject.model).wait()
+        status = self.start(home, subject.model, subject.changes).wait()
         if status != 0:
             tally.stuck += 1
             tally.troubles.append(f"{home.name}: exit {status}; {_last_line(home)}")
@@ -240,7 +251,7 @@ def examine(laboratory: Laboratory, *, kills: int, signals: int, corruptions: in
     """Half of the kills at random moments, half at file boundaries; then signals and damaged checkpoints."""
     started = time.monotonic()
     for subject in laboratory.subjects:
-        say(f"Reference, {subject.name} layers: {subject.seconds:.1f} s, {subject.boundaries} file boundaries.")
+        say(f"Reference, {subject.name}: {subject.seconds:.1f} s, {subject.boundaries} file boundaries.")
     plan = (
         (Tally("kill -9, random moments"), laboratory.kill_at_random_moment, kills - kills // 2),
         (Tally("kill -9, file boundaries"), laboratory.kill_at_boundary, kills // 2),
