@@ -41,7 +41,9 @@ def choose_path(
     """
     network, stepper = _choose_path(model, loss, config, hardware, tokens, ranks, order)
     if ranks.world > 1:
-        stepper.rank, stepper.synchronized = ranks.rank, ranks.sum_in_place
+        stepper.rank, stepper.world, stepper.synchronized = ranks.rank, ranks.world, ranks.sum_in_place
+    if config.average:
+        stepper.keep_average(config.average)
     return network, stepper
 
 
