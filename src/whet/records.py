@@ -17,6 +17,11 @@ from typing import Any, ClassVar
 
 VERSION = 1
 
+AVERAGED = "averaged"
+"""The split of the evaluation of the averaged weights, on the validation rows, once training has ended."""
+CHOICE = "choice"
+"""What the finding on the weights that are shipped is about."""
+
 # Fields that differ from one execution of the same training to the next.
 TIMINGS = frozenset({"seconds", "rows_per_second", "memory_mb", "time", "eta_seconds"})
 
@@ -123,6 +128,9 @@ class Evaluation(Record):
     rows: int
     probe_loss: float | None = None
     best: bool = False
+    """Better than all before it; of averaged weights: whether they are the ones that are shipped."""
+    error: float | None = None
+    """The standard error of the main metric on these rows, where the choice of the step goes by it."""
     confusion: list[list[int]] = field(default_factory=list)
     worst: list[dict[str, Any]] = field(default_factory=list)
     """The rows the model contradicts most: `row`, `text`, `pair`, `label`, `predicted`, `probability`."""
@@ -159,7 +167,7 @@ class Finding(Record):
 
     kind: ClassVar[str] = "finding"
     about: str
-    """`verdict`, `memory`, `engine`, `data`, `divergence`."""
+    """`verdict`, `memory`, `engine`, `data`, `divergence`, `choice`."""
     sentence: str
     details: dict[str, Any] = field(default_factory=dict)
 
@@ -214,7 +222,7 @@ def replay(records: Iterable[Record]) -> Iterator[Record]:
 def _place(record: Record) -> tuple[int, ...]:
     if isinstance(record, Part):
         return record.step, list(KINDS).index(record.kind), record.name == "final", record.number
-    if isinstance(record, Evaluation) and record.split == "test":
+    if _at_the_end(record):
         return record.step, len(KINDS)
     return record.step, (len(KINDS) + 1 if isinstance(record, End) else list(KINDS).index(record.kind))
 
@@ -226,7 +234,7 @@ def _replaced(old: Record, new: Record) -> bool:
     if isinstance(new, Part):
         return isinstance(old, Part) and (old.name, old.number) == (new.name, new.number)
     if isinstance(new, Evaluation) and new.out_of_fold:
-        return isinstance(old, Evaluation) and old.out_of_fold and old.step == new.step
+        return isinstance(old, Evaluation) and old.out_of_fold and (old.step, old.split) == (new.step, new.split)
     return False
 
 
@@ -237,8 +245,22 @@ def _taken_back(record: Record, step: int) -> bool:
     if isinstance(record, Save) and record.step == step:
         # Written again after the resume: a process can die between completing a checkpoint and recording it.
         return True
-    at_the_end = isinstance(record, End) or (isinstance(record, Evaluation) and record.split == "test")
-    return at_the_end or record.step > step
+    return isinstance(record, End) or _at_the_end(record) or record.step > step
+
+
+def _at_the_end(record: Record) -> bool:
+    """Whether this is recorded between the last step and the end of the run: resuming comes to it again."""
+    if isinstance(record, Evaluation):
+        return record.split in ("test", AVERAGED)
+    return isinstance(record, Finding) and record.about == CHOICE
+
+
+def shipped_evaluation(records: Iterable[Record], split: str = "validation") -> Evaluation | None:
+    """The evaluation of the weights that are shipped; before the end, that of the best step, else the last one."""
+    splits = (split, AVERAGED) if split == "validation" else (split,)
+    seen = [record for record in records if isinstance(record, Evaluation) and record.split in splits]
+    candidates = [record for record in seen if record.best] or [record for record in seen if record.split == split]
+    return candidates[-1] if candidates else None
 
 
 def without_timings(record: Record) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import pytest
 from whet.api import Run
 from whet.config import make_config
 from whet.errors import DataError, Interrupted, UsageError
-from whet.records import End, Evaluation, Finding, Part, Start, Step
+from whet.records import AVERAGED, End, Evaluation, Finding, Part, Start, Step
 from whet.runs.folder import RunFolder
 from whet.runs.parts import seed_table
 from whet.runs.progress import progress
@@ -160,7 +160,8 @@ def test_the_records_tell_of_all_parts(folded: Command) -> None:
     ]  # fmt: skip
     assert start.all_steps == sum(part.total_steps for part in parts)
     pooled = [record for record in records if isinstance(record, Evaluation)]
-    assert [record.rows for record in pooled] == [ROWS] * 3
+    assert [record.rows for record in pooled] == [ROWS] * 4
+    assert [record.split for record in pooled] == [*["validation"] * 3, AVERAGED]
     assert end.best_step == pooled[-1].step == end.step
     assert not list(folded.run.glob("parts/*/checkpoints"))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from whet.records import Evaluation, Start
+from whet.records import AVERAGED, Evaluation, Start
 from whet.runs.folder import RunFolder
 from whet.runs.parts import parts_sentence
 from whet.runs.verdict.judge import verdict_of
@@ -35,7 +35,8 @@ def model_card(folder: RunFolder) -> str:
     ]
     for record in [*[r for r in best if r.split != "test"][-1:], *[r for r in best if r.split == "test"][-1:]]:
         scores = ", ".join(f"{name} {value:.4f}" for name, value in record.metrics.items())
-        lines.append(f"| {record.split} | {record.rows} | {scores} |")
+        split = "validation" if record.split == AVERAGED else record.split
+        lines.append(f"| {split} | {record.rows} | {scores} |")
     if start is not None and start.majority:
         answer = _plain(str(start.majority.get("label")))
         lines += ["", f"Always answering {answer!r} scores {start.majority['metric']} {start.majority['value']:.4f}."]
