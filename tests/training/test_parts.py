@@ -136,8 +136,8 @@ def test_a_fold_never_trains_on_what_it_holds_out(home: Path, tmp_path: Path, fo
         with open(tmp_path / f"{name}.csv", "w", newline="") as file:
             csv.writer(file).writerows([header, *(r for n, r in enumerate(rows, 1) if (n in held) is chosen)])
     alone = Command(home, tmp_path / "run", source=str(tmp_path), folds="auto")()
-    last = [record for record in alone.records if isinstance(record, Evaluation)][-1]
-    part = next(record for record in Run(folded.run).records if isinstance(record, Part))
+    scored = [record for record in alone.records if isinstance(record, Evaluation) and record.split == "validation"]
+    last, part = scored[-1], next(record for record in Run(folded.run).records if isinstance(record, Part))
     assert (part.name, part.number) == ("fold", 1)
     assert last.loss == pytest.approx(part.loss, rel=1e-4)
 
@@ -281,7 +281,9 @@ def test_each_seed_trains_as_it_would_alone(seeded: Command, home: Path, tmp_pat
     second = RunFolder(seeded.run / "parts" / "seed-2")
     for kind in (Step, Evaluation):
         ours = [r.loss for r in second.records() if isinstance(r, kind)]
-        theirs = [r.loss for r in alone.records if isinstance(r, kind) and getattr(r, "split", "") != "test"]
+        theirs = [
+            r.loss for r in alone.records if isinstance(r, kind) and getattr(r, "split", "validation") == "validation"
+        ]
         assert ours == pytest.approx(theirs, rel=1e-3)
 
 
