@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from whet.config import from_environment, make_config
 from whet.errors import UsageError
-from whet.records import Evaluation, Record
+from whet.records import Evaluation, Record, shipped_evaluation
 from whet.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ class Run:
     @property
     def best(self) -> Evaluation | None:
         """The evaluation whose weights `model/` holds; of a run with folds, what they held out."""
-        best = [record for record in self._evaluations("validation") if record.best]
-        return best[-1] if best else None
+        found = shipped_evaluation(self.records)
+        return found if found is not None and found.best else None
 
     @property
     def metrics(self) -> dict[str, float]:

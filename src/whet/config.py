@@ -80,6 +80,9 @@ class ModelConfig:
     model: str = setting("minilm", "minilm, a local folder or a hub name", "--model")
     revision: str | None = setting(None, "revision of a hub model", "--revision")
     max_length: int | None = setting(None, "longest input in tokens (default: the model's limit)", "--max-length")
+    pooling: Literal["auto", "first", "mean"] = setting(
+        "auto", "what the head reads: the first token, or the mean of all", "--pooling"
+    )
     trust_remote_code: bool = setting(False, "run Python code that comes with the model", "--trust-remote-code")
 
     def __post_init__(self) -> None:
@@ -111,6 +114,7 @@ class TrainConfig:
     class_weights: Literal["none", "balanced"] = setting("none", "weigh the loss by class", "--class-weights")
     label_smoothing: float = setting(0.0, "share of the target spread over all classes")
     contrastive: float = setting(0.0, "share of the supervised contrastive loss, 0 to 1", "--contrastive")
+    average: float = setting(0.0, "decay a step of the running mean of the weights; 0 keeps none", "--average")
     precision: Literal["auto", "float32", "bf16"] = setting(
         "auto", "auto takes bf16 where the device has it natively", "--precision"
     )
@@ -126,7 +130,7 @@ class TrainConfig:
         for name in ("warmup", "weight_decay", "clip"):
             _check(getattr(self, name) >= 0, name, getattr(self, name), "at least 0")
         _check(0 <= self.contrastive <= 1, "contrastive", self.contrastive, "from 0 to 1")
-        for name in ("beta1", "beta2", "label_smoothing"):
+        for name in ("beta1", "beta2", "label_smoothing", "average"):
             _check(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and below 1")
         _check(self.epsilon > 0, "epsilon", self.epsilon, "above 0")
         _check(0 <= self.seed < 2**63, "seed", self.seed, "a whole number from 0 up")
@@ -140,6 +144,9 @@ class EvaluateConfig:
     eval_every: int | None = setting(None, "evaluate every so many steps instead", "--eval-every")
     eval_batch_size: int = setting(1024, "most rows an evaluation batch", "--eval-batch-size")
     metric: str = setting("auto", "metric that decides the best step", "--metric")
+    choice: Literal["highest", "steady"] = setting(
+        "highest", "what is shipped: the highest score, or of scores alike the average or the lowest loss", "--choice"
+    )
     patience: int | None = setting(None, "stop after this many evaluations without a better one", "--patience")
     min_improvement: float = setting(0.0, "what counts as better")
     probe_rows: int = setting(500, "training rows measured in evaluation mode beside the validation rows")
@@ -212,6 +219,15 @@ class Config:
     run: RunConfig = RunConfig()
     given: frozenset[str] = frozenset()
     """Names of the settings that somebody set; the others are free for the recipe to choose."""
+
+    def replaced(self, values: Mapping[str, Any]) -> Config:
+        """The same settings but for these, by their one name."""
+        sections: dict[str, Any] = {}
+        for name, value in values.items():
+            section = SETTINGS[name]
+            before = sections.get(section, getattr(self, section))
+            sections[section] = dataclasses.replace(before, **{name: value})
+        return dataclasses.replace(self, **sections)
 
     def flat(self) -> dict[str, Any]:
         """Every setting by its one name."""

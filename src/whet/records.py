@@ -20,6 +20,11 @@ VERSION = 1
 _LARGEST = 2**53
 """Whole numbers below it are exact in every program that reads JSON."""
 
+AVERAGED = "averaged"
+"""The split of the evaluation of the averaged weights, on the validation rows, once training has ended."""
+CHOICE = "choice"
+"""What the finding on the weights that are shipped is about."""
+
 # Fields that differ from one execution of the same training to the next.
 TIMINGS = frozenset({"seconds", "rows_per_second", "memory_mb", "time", "eta_seconds"})
 
@@ -126,6 +131,9 @@ class Evaluation(Record):
     rows: int
     probe_loss: float | None = None
     best: bool = False
+    """Better than all before it; of averaged weights: whether they are the ones that are shipped."""
+    error: float | None = None
+    """The standard error of the main metric on these rows, where the choice of the step goes by it."""
     confusion: list[list[int]] = field(default_factory=list)
     worst: list[dict[str, Any]] = field(default_factory=list)
     """The rows the model contradicts most: `row`, `text`, `pair`, `label`, `predicted`, `probability`."""
@@ -166,7 +174,7 @@ class Finding(Record):
 
     kind: ClassVar[str] = "finding"
     about: str
-    """`verdict`, `memory`, `engine`, `data`, `divergence`."""
+    """`verdict`, `memory`, `engine`, `data`, `divergence`, `choice`."""
     sentence: str
     details: dict[str, Any] = field(default_factory=dict)
 
@@ -261,7 +269,7 @@ def replay(records: Iterable[Record]) -> Iterator[Record]:
 def _place(record: Record) -> tuple[int, ...]:
     if isinstance(record, Part):
         return record.step, list(KINDS).index(record.kind), record.name == "final", record.number
-    if isinstance(record, Evaluation) and record.split == "test":
+    if _at_the_end(record):
         return record.step, len(KINDS)
     return record.step, (len(KINDS) + 1 if isinstance(record, End) else list(KINDS).index(record.kind))
 
@@ -273,7 +281,7 @@ def _replaced(old: Record, new: Record) -> bool:
     if isinstance(new, Part):
         return isinstance(old, Part) and (old.name, old.number) == (new.name, new.number)
     if isinstance(new, Evaluation) and new.out_of_fold:
-        return isinstance(old, Evaluation) and old.out_of_fold and old.step == new.step
+        return isinstance(old, Evaluation) and old.out_of_fold and (old.step, old.split) == (new.step, new.split)
     return False
 
 
@@ -281,7 +289,7 @@ def _taken_back(record: Record, resume: Resume) -> bool:
     """Whether the resumed run records it again."""
     if isinstance(record, Resume) or (isinstance(record, Evaluation) and record.out_of_fold):
         return False
-    at_the_end = isinstance(record, End) or (isinstance(record, Evaluation) and record.split == "test")
+    at_the_end = isinstance(record, End) or _at_the_end(record)
     if at_the_end or record.step != resume.step:
         return at_the_end or record.step > resume.step
     if isinstance(record, Finding) and "evaluation_rows" in record.details:
@@ -290,6 +298,21 @@ def _taken_back(record: Record, resume: Resume) -> bool:
         return not resume.evaluated
     # A process can die between completing a checkpoint and recording it, so the save is recorded after the resume.
     return isinstance(record, Save)
+
+
+def _at_the_end(record: Record) -> bool:
+    """Whether this is recorded between the last step and the end of the run: resuming comes to it again."""
+    if isinstance(record, Evaluation):
+        return record.split in ("test", AVERAGED)
+    return isinstance(record, Finding) and record.about == CHOICE
+
+
+def shipped_evaluation(records: Iterable[Record], split: str = "validation") -> Evaluation | None:
+    """The evaluation of the weights that are shipped; before the end, that of the best step, else the last one."""
+    splits = (split, AVERAGED) if split == "validation" else (split,)
+    seen = [record for record in records if isinstance(record, Evaluation) and record.split in splits]
+    candidates = [record for record in seen if record.best] or [record for record in seen if record.split == split]
+    return candidates[-1] if candidates else None
 
 
 def without_timings(record: Record) -> dict[str, Any]:

@@ -10,12 +10,12 @@ import torch
 
 from tests.conftest import random_tokens, small_model
 from whet.config import TrainConfig
-from whet.data.tokens.batches import Order
+from whet.data.tokens.batches import Order, pad, share
 from whet.engine.dispatch import _loss_of, choose_path
 from whet.engine.losses import Loss, contrastive_rows, has_pairs
 from whet.engine.network import Network, TokenFeed
 from whet.engine.optimizer import make_adamw
-from whet.engine.stepper import Stepper
+from whet.engine.stepper import Stepper, split
 from whet.task import Task
 from whet.utils.device import Hardware
 
@@ -94,10 +94,76 @@ def test_gradients_are_those_of_finite_differences(features: torch.Tensor) -> No
         assert float(z.grad[i, j]) == pytest.approx((sums[0] - sums[1]) / 2e-5, rel=1e-3, abs=1e-4)
 
 
-def losses(path: str, family: str, micro_rows: int) -> list[float]:
-    """Of eight steps with a loss that is half contrastive."""
-    tokens = random_tokens(rows=20, types=family in ("bert", "electra"))
-    loss, config = Loss(Task("binary", ("no", "yes")), contrastive=0.5), TrainConfig(learning_rate=1e-3, batch_size=8)
+def test_mixed_precision_compares_in_float32(features: torch.Tensor) -> None:
+    labels, present = torch.tensor([0, 1, 0, 2, 1, 0]), torch.ones(6, dtype=torch.bool)
+    wanted = contrastive_rows(features, labels, present)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(contrastive_rows(features, labels, present)[0], wanted)
+
+
+def plain_loss(model: Any, feed: TokenFeed, rows: np.ndarray[Any, Any], loss: Loss, divisor: float) -> torch.Tensor:
+    """The library's own forward pass on each row alone, and the loss written out: for plain autograd."""
+    assert feed.tokens.labels is not None
+    labels, logits, features = feed.tokens.labels[rows].tolist(), [], []
+    for row in rows:
+        batch = pad(feed.tokens, np.array([row]), pad_id=0)
+        inputs = {name: torch.from_numpy(value) for name, value in batch.items() if name != "labels"}
+        found = model(**inputs, output_hidden_states=True)
+        logits.append(found.logits[0])
+        features.append(found.hidden_states[-1][0, 0])
+    mass = [1.0 if loss.class_weights is None else loss.class_weights[label] for label in labels]
+    smoothed = loss.label_smoothing / len(logits[0])
+    target = torch.full((len(labels), len(logits[0])), smoothed)
+    target[torch.arange(len(labels)), torch.tensor(labels)] += 1 - loss.label_smoothing
+    every = torch.tensor(loss.class_weights or [1.0] * len(logits[0]))
+    task = -(torch.stack(logits).log_softmax(dim=1) * target * every).sum()
+    z = [feature / feature.norm() for feature in features]
+    each, counted = [], []
+    for i, own in enumerate(labels):
+        scores = torch.stack([z[i] @ z[j] / 0.1 for j in range(len(z)) if j != i])
+        same = torch.tensor([labels[j] == own for j in range(len(z)) if j != i])
+        if same.any():
+            each.append(-mass[i] * scores.log_softmax(dim=0)[same].mean())
+            counted.append(mass[i])
+    if not each:
+        return task / divisor
+    contrastive = torch.stack(each).sum() / sum(counted) * sum(mass)
+    return ((1 - loss.contrastive) * task + loss.contrastive * contrastive) / divisor
+
+
+def gradients(stepper: Stepper) -> dict[str, torch.Tensor]:
+    flat = getattr(getattr(stepper, "network", None), "flat", None)
+    if flat is None:
+        return {name: parameter.grad for name, parameter in stepper.model.named_parameters()}
+    return {name: group.view(group.gradient, name) for group in flat.groups() for name in group.places}
+
+
+@pytest.mark.parametrize("weights, smoothing", [(None, 0.0), ((1.0, 3.0), 0.1)])
+@pytest.mark.parametrize("micro_rows", [8, 3])
+@pytest.mark.parametrize("path", ["padded", "packed", "fused"])
+def test_loss_and_gradients_are_those_of_plain_autograd(
+    path: str, micro_rows: int, weights: tuple[float, ...] | None, smoothing: float
+) -> None:
+    loss = Loss(Task("binary", ("no", "yes")), weights, smoothing, contrastive=0.4)
+    feed, stepper = laid_out(path, "bert", loss)
+    rows, plain = feed.order.at(0), small_model("bert", width=64)
+    parts = split(rows, micro_rows)  # what goes through the model together is compared, and nothing else
+    wanted = sum((plain_loss(plain, feed, part, loss, feed.weight(rows)) for part in parts), torch.zeros(()))
+    wanted.backward()
+    stepper.model.train()
+    found = [stepper.backward(feed.batch(part), feed.weight(rows), micro=micro) for micro, part in enumerate(parts)]
+    assert float(sum(found)) == pytest.approx(float(wanted.detach()), rel=1e-5)
+    known, own = dict(plain.named_parameters()), gradients(stepper)
+    assert own.keys() == known.keys()
+    for name, gradient in own.items():
+        expected = known[name].grad
+        if len(gradient) != len(expected):  # the rows of the vocabulary that the data uses
+            expected = expected[torch.from_numpy(stepper.network.flat.used)]  # type: ignore[attr-defined]
+        assert torch.allclose(gradient, expected, rtol=1e-3, atol=1e-6), name
+
+
+def laid_out(path: str, family: str, loss: Loss) -> tuple[TokenFeed, Stepper]:
+    tokens, config = random_tokens(rows=20, types=family in ("bert", "electra")), TrainConfig(batch_size=8)
     model, order = small_model(family, width=64), Order(rows=20, batch_size=8, seed=0)
     if path == "fused":
         network, stepper = choose_path(model, loss, config, FLOAT32, [tokens], order=order)
@@ -106,11 +172,16 @@ def losses(path: str, family: str, micro_rows: int) -> list[float]:
         optimizer = make_adamw(model, config)
         stepper = Stepper(model, _loss_of(network, loss), optimizer, FLOAT32, clip=1.0, seed=42, micro_rows=8)
     assert network.path == path
-    stepper.micro_rows = micro_rows
-    feed, found = TokenFeed(tokens, order, network, loss), []
+    return TokenFeed(tokens, order, network, loss), stepper
+
+
+def losses(path: str, family: str, micro_rows: int) -> list[float]:
+    """Of eight steps with a loss that is half contrastive."""
+    feed, stepper = laid_out(path, family, Loss(Task("binary", ("no", "yes")), contrastive=0.5))
+    stepper.micro_rows, found = micro_rows, []
     for step in range(8):
-        rows = order.at(step)
-        stepper(step, feed, rows, rows, config.learning_rate)
+        rows = feed.order.at(step)
+        stepper(step, feed, rows, rows, 1e-3)
         found.append(float(stepper.window.loss))
         stepper.window.clear()
     return found
@@ -134,3 +205,30 @@ def test_batches_without_anything_to_compare_are_counted() -> None:
     every = np.arange(8)
     stepper(1, feed, every, every, 1e-3)
     assert stepper.window.uncompared == 1
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_every_process_counts_what_none_of_them_could_compare(world: int) -> None:
+    feed, stepper = laid_out("packed", "bert", Loss(Task("binary", ("no", "yes")), contrastive=0.5))
+    assert feed.tokens.labels is not None
+    stepper.world, stepper.micro_rows = world, 2
+    rows = feed.order.at(0)
+    parts = [part for rank in range(world) for part in split(share(rows, rank, world), 2)]
+    stepper.count(feed, rows)
+    assert stepper.window.uncompared == sum(not has_pairs(feed.tokens.labels[part]) for part in parts) > 0
+
+
+def test_a_step_that_is_taken_again_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed, stepper = laid_out("packed", "bert", Loss(Task("binary", ("no", "yes")), contrastive=0.5))
+    rows, backward = feed.order.at(0), stepper.backward
+    stepper.micro_rows = 2
+
+    def out_of_memory(*_: Any, micro: int, **more: Any) -> torch.Tensor:
+        if micro == 2:
+            raise MemoryError
+        return backward(*_, micro=micro, **more)
+
+    monkeypatch.setattr(stepper, "backward", out_of_memory)
+    with pytest.raises(MemoryError):
+        stepper(0, feed, rows, rows, 1e-3)
+    assert stepper.window.uncompared == 0

@@ -15,7 +15,7 @@ import pytest
 from whet.api import Run
 from whet.config import make_config
 from whet.errors import DataError, Interrupted, UsageError
-from whet.records import End, Evaluation, Finding, Part, Start, Step
+from whet.records import AVERAGED, End, Evaluation, Finding, Part, Start, Step
 from whet.runs.folder import RunFolder
 from whet.runs.parts import seed_table
 from whet.runs.progress import progress
@@ -136,8 +136,8 @@ def test_a_fold_never_trains_on_what_it_holds_out(home: Path, tmp_path: Path, fo
         with open(tmp_path / f"{name}.csv", "w", newline="") as file:
             csv.writer(file).writerows([header, *(r for n, r in enumerate(rows, 1) if (n in held) is chosen)])
     alone = Command(home, tmp_path / "run", source=str(tmp_path), folds="auto")()
-    last = [record for record in alone.records if isinstance(record, Evaluation)][-1]
-    part = next(record for record in Run(folded.run).records if isinstance(record, Part))
+    scored = [record for record in alone.records if isinstance(record, Evaluation) and record.split == "validation"]
+    last, part = scored[-1], next(record for record in Run(folded.run).records if isinstance(record, Part))
     assert (part.name, part.number) == ("fold", 1)
     assert last.loss == pytest.approx(part.loss, rel=1e-4)
 
@@ -160,7 +160,8 @@ def test_the_records_tell_of_all_parts(folded: Command) -> None:
     ]  # fmt: skip
     assert start.all_steps == sum(part.total_steps for part in parts)
     pooled = [record for record in records if isinstance(record, Evaluation)]
-    assert [record.rows for record in pooled] == [ROWS] * 3
+    assert [record.rows for record in pooled] == [ROWS] * 4
+    assert [record.split for record in pooled] == [*["validation"] * 3, AVERAGED]
     assert end.best_step == pooled[-1].step == end.step
     assert not list(folded.run.glob("parts/*/checkpoints"))
 
@@ -280,7 +281,9 @@ def test_each_seed_trains_as_it_would_alone(seeded: Command, home: Path, tmp_pat
     second = RunFolder(seeded.run / "parts" / "seed-2")
     for kind in (Step, Evaluation):
         ours = [r.loss for r in second.records() if isinstance(r, kind)]
-        theirs = [r.loss for r in alone.records if isinstance(r, kind) and getattr(r, "split", "") != "test"]
+        theirs = [
+            r.loss for r in alone.records if isinstance(r, kind) and getattr(r, "split", "validation") == "validation"
+        ]
         assert ours == pytest.approx(theirs, rel=1e-3)
 
 

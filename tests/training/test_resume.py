@@ -48,6 +48,7 @@ class Trainer:
         self.source, self.run, self.lines = source, run, []  # type: ignore[var-annotated]
         self.settings: dict[str, Any] = {
             "source": str(source),
+            "recipe": "course",
             "model": str(model),
             "run": str(run),
             "epochs": 2,
@@ -240,6 +241,18 @@ def test_falling_back_is_said_and_ends_the_same(train: Trainer, expected: dict[s
     (resume,) = [record for record in run.records if isinstance(record, Resume)]
     assert resume.step == 10
     assert "step-000012" in resume.note
+
+
+@both_paths
+def test_averaged_weights_and_what_is_shipped_survive_interruptions(train: Trainer, tmp_path: Path) -> None:
+    train.settings |= {"average": 0.9, "choice": "steady", "metric": "accuracy", "contrastive": 0.5}
+    whole = Trainer(train.source, Path(train.settings["model"]), tmp_path / "whole")
+    whole.settings |= {**train.settings, "run": str(whole.run)}
+    expected = story(whole().path)
+    assert any(record["kind"] == "finding" and record["about"] == "choice" for record in expected["records"])
+    train.interrupted(hear=when(Step, 7))
+    train.interrupted(hear=when(Evaluation, 16, split="averaged"))
+    assert differences(expected, story(train().path)) == []
 
 
 def test_no_whole_checkpoint_is_refused(train: Trainer) -> None:

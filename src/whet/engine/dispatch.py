@@ -46,7 +46,9 @@ def choose_path(
     keep_numbers_exact(model)
     network, stepper = _choose_path(model, loss, config, hardware, tokens, ranks, order, optimizer, every_word)
     if ranks.world > 1:
-        stepper.rank, stepper.synchronized = ranks.rank, ranks.sum_in_place
+        stepper.rank, stepper.world, stepper.synchronized = ranks.rank, ranks.world, ranks.sum_in_place
+    if config.average:
+        stepper.keep_average(config.average)
     return network, stepper
 
 

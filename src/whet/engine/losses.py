@@ -45,7 +45,8 @@ class Loss:
 
         Rows with a share of zero are not there: nothing is compared with them. A row without another of its class in
         this batch is left out of the contrastive half, whose mean over the others stands for all rows. Where no class
-        occurs twice, the task's loss is all there is. Whole batches of one process are compared, never across.
+        occurs twice, the task's loss is all there is. What goes through the model in one pass is compared: with
+        accumulation, several processes, or after running out of memory that is a part of the rows of the step.
         """
         task = (rows * share).sum()
         each, paired = contrastive_rows(features, labels, share > 0)
@@ -87,7 +88,12 @@ def contrastive_rows(features: Tensor, labels: Tensor, present: Tensor) -> tuple
     For each row: the mean over the other rows of its class of minus the logarithm of their share in a softmax over
     the similarities with all other rows (Khosla 2020). Zero for rows without such a partner.
     """
-    directions = F.normalize(features.float(), dim=-1, eps=1e-6)
+    with torch.autocast(features.device.type, enabled=False):  # in bf16 two similarities would differ by chance
+        return _contrastive_rows(features.float(), labels, present)
+
+
+def _contrastive_rows(features: Tensor, labels: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+    directions = F.normalize(features, dim=-1, eps=1e-6)
     itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
     comparable = present[None, :] & present[:, None] & ~itself
     similar = (directions @ directions.t() / TEMPERATURE).masked_fill(~comparable, NEVER)

@@ -76,6 +76,9 @@ class ShardedStepper(Stepper):
         parameters = dict(self.model.named_parameters())
         model = {name: _share_like(parameters.get(name), tensor) for name, tensor in groups["model"].items()}
         shares: Groups = {"model": model}
+        if "average" in groups:
+            found = groups["average"]
+            shares["average"] = {name: _share_like(parameters.get(name), found[name]) for name in found}
         if "optimizer" in groups:
             shares["optimizer"] = {
                 key: _share_like(parameters.get(key.rpartition(":")[0]), tensor) if tensor.dim() else tensor
@@ -92,6 +95,20 @@ class ShardedStepper(Stepper):
         model = self._plain(self.model.config)
         load_model_tensors(weights, model)
         return model
+
+    def averaged_tensors(self) -> list[Tensor]:
+        """The own share of each parameter: the mean of a share needs no other process."""
+        return [getattr(each, "_local_tensor", each) for each in super().averaged_tensors()]
+
+    def name_averages(self, means: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Shares as parts of the whole, so that they can be gathered and compared as the weights are."""
+        named = super().name_averages(means)
+        parameters = dict(self.model.named_parameters())
+        return {name: _as_share_of(parameters[name], mean) for name, mean in named.items()}
+
+    def swap_average(self) -> None:
+        self._let_go()
+        super().swap_average()
 
     def _let_go(self) -> None:
         """After a pass without a backward pass some weights are still gathered, and the module holds those."""
@@ -114,6 +131,17 @@ class ShardedStepper(Stepper):
 def _whole(tensor: Tensor) -> Tensor:
     gather = getattr(tensor, "full_tensor", None)
     return tensor if gather is None else gather()
+
+
+def _as_share_of(parameter: Any, local: Tensor) -> Tensor:
+    """A tensor split over the processes as this parameter is, from this process's share of it."""
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(parameter, DTensor):
+        return local
+    return DTensor.from_local(
+        local, parameter.device_mesh, parameter.placements, shape=parameter.shape, stride=parameter.stride()
+    )
 
 
 def _share_like(like: Any, whole: Tensor) -> Tensor:

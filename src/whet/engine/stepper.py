@@ -7,7 +7,8 @@ next log, evaluation or save looks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -15,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whet.data.tokens.batches import share as share_of
+from whet.engine.average import Average
 from whet.engine.network import Batch, Feed, Rows
 from whet.engine.state_tensors import load_state_tensors, state_tensors
 from whet.utils.device import Hardware, precision
@@ -35,7 +38,7 @@ class Window:
     steps: int = 0
     rows: int = 0
     uncompared: int = 0
-    """Batches in which the contrastive loss had no two rows of one class to compare."""
+    """Micro-batches, of all processes, in which the contrastive loss had no two rows of one class to compare."""
 
     @classmethod
     def empty(cls, device: torch.device) -> Window:
@@ -63,6 +66,7 @@ class Stepper:
     micro_rows: int
     """Most rows in one forward pass; halved when memory runs out."""
     rank: int = 0
+    world: int = 1
     synchronized: Callable[[Sequence[Tensor]], None] | None = None
     """Sums tensors over processes in place, where there are several."""
     varying: bool = False
@@ -71,6 +75,8 @@ class Stepper:
     """The rows of the next step with divisors of their own, where its loss is not one mean over all of them."""
     parameters: list[Tensor] = field(init=False)
     window: Window = field(init=False)
+    average: Average | None = field(default=None, init=False)
+    """The running mean of the weights, where one is kept."""
     _trained: list[Tensor] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -85,14 +91,22 @@ class Stepper:
         loss = torch.zeros((), device=self.hardware.device)
         for micro, (part, divisor) in enumerate(self.parts(rows, share, weight)):
             loss += self.backward(feed.batch(part), divisor, step=step, micro=micro)
-            self.window.uncompared += feed.nothing_to_compare(part)
         if self.synchronized is not None:
             # Every process divided by the weight of all rows: the sum is what one process would have computed.
             self.sum_gradients(self.synchronized, computed=len(share) > 0)
             self.synchronized([loss])
         self._update(step, loss, rate)
+        self.count(feed, rows)
+        if self.average is not None:
+            self.average.after(step + 1)
+
+    def count(self, feed: Feed, rows: Rows) -> None:
+        """Add a step that is done to the window. Every process counts what all of them had nothing to compare in."""
         self.window.steps += 1
         self.window.rows += len(rows)
+        for rank in range(self.world):
+            parts = split(share_of(rows, rank, self.world), self.micro_rows)
+            self.window.uncompared += sum(feed.nothing_to_compare(part) for part in parts)
 
     def parts(self, rows: Rows, share: Rows, weight: float) -> Sequence[tuple[Rows, float]]:
         """The micro-batches of this process, each with what its loss is divided by."""
@@ -142,11 +156,47 @@ class Stepper:
 
     def tensors(self) -> Groups:
         """Everything that training changes, by name, for a checkpoint."""
-        return state_tensors(self.model, self.optimizer)
+        groups = state_tensors(self.model, self.optimizer)
+        if self.average is not None:
+            groups["average"] = self.average.named()
+        return groups
 
     def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
         """The inverse of `tensors`; weights alone where there is nothing else, which is enough to predict."""
         load_state_tensors(groups, self.model, self.optimizer)
+        self.load_average(groups)
+
+    def load_average(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """The running mean of a checkpoint; weights alone bring none. One begun without a mean begins it here."""
+        if self.average is not None and "optimizer" in groups:
+            self.average.load(groups.get("average"))
+
+    def keep_average(self, decay: float) -> None:
+        """From here on, keep the running mean of the weights."""
+        self.average = Average(decay, self.averaged_tensors(), self.name_averages)
+
+    def averaged_tensors(self) -> list[Tensor]:
+        """What training changes, in the form in which it is changed."""
+        return [parameter.detach() for parameter in self.parameters]
+
+    def name_averages(self, means: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Tensors that lie as `averaged_tensors` do, by the names of the parameters."""
+        trained = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+        return dict(zip(trained, means, strict=True))
+
+    def swap_average(self) -> None:
+        """The model gets the averaged weights, and the average keeps the model's; once more puts both back."""
+        assert self.average is not None
+        self.average.swap()
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """In here the model has the averaged weights."""
+        self.swap_average()
+        try:
+            yield
+        finally:
+            self.swap_average()
 
     def finished_model(self) -> Any:
         """The module with the current weights, to be written. Asked of every process, for some must gather it."""

@@ -297,6 +297,8 @@ def _config(trainer: Any) -> str:
     schedule = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)).removesuffix("_with_warmup")
     words: dict[str, Any] = {
         "model": str(getattr(getattr(trainer.model, "config", None), "_name_or_path", "") or "model"),
+        "recipe": "course",
+        "folds": 0,
         "epochs": float(args.num_train_epochs),
         "max_steps": args.max_steps if args.max_steps > 0 else None,
         "batch_size": trainer._train_batch_size * args.world_size,

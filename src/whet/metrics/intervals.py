@@ -185,6 +185,20 @@ def score_intervals(
     return {name: found[name] for name in TASK_METRICS[task] if name in found}
 
 
+def standard_error(task: str, logits: Any, labels: Any, metric: str, *, resamples: int = 200, seed: int = 0) -> float:
+    """How far a metric moves from one draw of as many rows to the next; never 0 for a proportion."""
+    outputs, truth = checked(task, logits, labels)
+    if metric in PROPORTIONS:
+        right = score(task, outputs, truth)[metric] * len(truth)
+        share = (right + 0.5) / (len(truth) + 1)  # all right on few rows is not certainly all right
+        return math.sqrt(share * (1 - share) / len(truth))
+    draws = np.concatenate(
+        [each for (each,) in _draws(metric, truth, (evidence(task, metric, outputs),), resamples, seed)]
+    )
+    draws = draws[np.isfinite(draws)]
+    return float(draws.std()) if len(draws) else 0.0
+
+
 def absent_classes(task: str, labels: Any, classes: int) -> list[int]:
     """Classes, or columns, that none of these rows has: no average can say anything of them."""
     truth = as_array(labels, "labels")

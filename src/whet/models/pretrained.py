@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from whet.config import ModelConfig
 from whet.errors import ArtifactError, EnvironmentFault, WhetError
+from whet.models.pooling import has_mean_layer, set_pooling
 from whet.models.safety import own_code, refuse_missing_tokenizer, refuse_other_tokenizer, refuse_unsafe_folder
 from whet.task import PROBLEM_TYPES, Task, saved_task
 from whet.utils.hf_libraries import only_for_classifiers, transformers_library
@@ -125,6 +126,7 @@ def load_model(name: str, task: Task, config: ModelConfig, *, seed: int) -> Load
             output_hidden_states=False,
             **_head_settings(task),
         )
+        set_pooling(model, config.pooling)
     return Loaded(model, _describe(name, model, info))
 
 
@@ -244,7 +246,8 @@ def _describe(name: str, model: Any, info: dict[str, Any]) -> str:
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     head = "a new head" if missing or resized else "its own head"
     outputs = f"{model.config.num_labels} output" + ("s" if model.config.num_labels > 1 else "")
-    return f"{name} ({model.config.model_type}, {millions:.1f}M parameters) with {head} for {outputs}"
+    pooled = ", which reads the mean of all tokens" if has_mean_layer(model.config) else ""
+    return f"{name} ({model.config.model_type}, {millions:.1f}M parameters) with {head} for {outputs}{pooled}"
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from whet.errors import UsageError
 from whet.metrics import Interval, Paired, bootstrap, higher_is_better, paired, smallest_visible, wilson
 from whet.metrics.intervals import PROPORTIONS
 from whet.metrics.scores import evidence
-from whet.records import End, Evaluation, Record, Start
+from whet.records import End, Evaluation, Record, Start, shipped_evaluation
 from whet.runs.folder import CONFIG, RunFolder
 from whet.runs.predictions import labelled_rows
 from whet.runs.verdict.judge import Verdict, verdict_of
@@ -230,7 +230,7 @@ def _entry(
     name: str, folder: RunFolder, records: list[Record], answer: Predicted | None, metric: str, split: str
 ) -> Entry:
     end = next((record for record in reversed(records) if isinstance(record, End)), None)
-    best = _best(records, split)
+    best = shipped_evaluation(records, split)
     return Entry(
         name=name,
         path=str(folder.path),
@@ -249,11 +249,6 @@ def _score_from(best: Evaluation | None, metric: str) -> Interval | None:
     if metric in PROPORTIONS and best.rows:
         return wilson(round(value * best.rows), best.rows)
     return Interval(value, value, value, best.rows)
-
-
-def _best(records: list[Record], split: str) -> Evaluation | None:
-    seen = [record for record in records if isinstance(record, Evaluation) and record.split == split]
-    return next((record for record in reversed(seen) if record.best), seen[-1] if seen else None)
 
 
 def _start(folder: RunFolder, records: list[Record]) -> Start:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import WhetError
-from whet.records import Evaluation
+from whet.records import shipped_evaluation
 from whet.runs.curves import curves, sparkline
 from whet.runs.folder import CONFIG, RECORDS, RunFolder
 from whet.runs.progress import progress
@@ -58,8 +58,7 @@ def _line(path: Path, spark_width: int) -> Line:
     except WhetError:
         return Line(name=path.resolve().name, path=str(path), state="damaged", share=0.0)
     seen, now = curves(records), progress(records)
-    evaluations = [r for r in records if isinstance(r, Evaluation) and r.split == seen.split]
-    best = next((r for r in reversed(evaluations) if r.best), evaluations[-1] if evaluations else None)
+    best = shipped_evaluation(records, seen.split)
     metric = seen.start.metric if seen.start else ""
     return Line(
         name=path.resolve().name,

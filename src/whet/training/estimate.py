@@ -23,6 +23,7 @@ from whet.utils.memory import give_back, is_memory_error, no_room_for_one_row, n
 BYTES_A_PARAMETER = 12  # float32 weights and two moments
 LONG_SECONDS = 600.0
 COURSE_EPOCHS = 3.0
+BYTES_OF_AVERAGE = 4
 FORWARD_SHARE = 1 / 3  # of a training step: the backward pass costs about twice the forward pass
 
 
@@ -54,7 +55,8 @@ def estimate(job: Job, trainings: Sequence[Job] = ()) -> Estimate:
     """
     row_seconds, jobs = _seconds_a_row(job), trainings or [job]
     seconds = sum(_seconds_of(each, row_seconds) for each in jobs) / job.ranks.world
-    checkpoint_mb = parameter_count(job.network.model) * BYTES_A_PARAMETER / 2**20
+    bytes_each = BYTES_A_PARAMETER + (BYTES_OF_AVERAGE if job.prepared.config.train.average else 0)
+    checkpoint_mb = parameter_count(job.network.model) * bytes_each / 2**20
     saves = [sum(each.plan.save(step) for step in range(1, each.plan.total_steps + 1)) for each in jobs]
     seeds = job.prepared.config.train.seeds
     # The last, the best of each of them, and one being written; the best of each seed stays to the end.

@@ -13,8 +13,9 @@ from whet.data.tokens.table import Tokens
 from whet.engine.logits import Array, compute_logits, tokens_a_batch
 from whet.engine.network import Rows
 from whet.errors import Diverged, Interrupted
+from whet.metrics.intervals import standard_error
 from whet.metrics.scores import predicted, probabilities, score
-from whet.records import Evaluation
+from whet.records import AVERAGED, Evaluation
 from whet.training.setup import Job
 from whet.utils.memory import no_room_to_evaluate_together
 from whet.utils.signals import STOPPED_ELSEWHERE
@@ -67,6 +68,14 @@ class Evaluator:
         if self.job.ranks.any(found is None) or found is None:
             return self.logits("validation")
         return found
+
+    def averaged(self, state: State) -> tuple[Evaluation, Array]:
+        """The record and the logits of the averaged weights on the validation rows; the model is left as it was."""
+        started = time.monotonic()
+        with self.job.stepper.averaged():
+            record, logits = self.measure("validation", state)
+        record = _replaced(record, split=AVERAGED, seconds=round(time.monotonic() - started, 3))
+        return self.job.ranks.from_main(record), logits
 
     def measure(self, split: str, state: State) -> tuple[Evaluation, Array]:
         """The record of one split, and its logits in input order."""
@@ -124,6 +133,9 @@ def evaluation_record(
         metrics=score(task.kind, logits, labels),
         rows=len(labels),
     )
+    metric = job.plan.metric
+    if job.plan.steady and split == "validation" and metric in record.metrics:
+        record = _replaced(record, error=standard_error(task.kind, logits, labels, metric))
     if task.kind not in ("binary", "multiclass"):
         return record
     answers = np.asarray(predicted(task.kind, logits))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from whet.records import Evaluation, Record
 from whet.runs.folder import SUMS, RunFolder, files_of, sum_of
 from whet.runs.report.model_card import model_card
 from whet.training.checkpoints import CheckpointFolder
+from whet.training.choice import Choice, choose
 from whet.training.evaluation import Evaluator
 from whet.training.setup import Job
 from whet.utils.background import Beside
@@ -40,23 +42,28 @@ def finish(
     evaluator: Evaluator,
     append: Callable[[Record], None],
     held_out: Pooled | None = None,
+    choice: Choice | None = None,
 ) -> None:
     """The best step's weights, and with them model and predictions, and a last look at the test rows.
 
     The last checkpoint may still be on its way to the disk; the best one, if it is another, is there: a save begins
     when the one before it is whole. Interrupted anywhere in here, it is all done again. What folds `held_out` stands
-    for the validation rows.
+    for the validation rows, and a `choice` that was made by them for one that is made here.
     """
-    best = job.state.best_step if job.state.best_step >= 0 else job.state.step
     with _cleaned(folder, job.ranks), Beside("whet-model") as beside:
         with ExitStack() as proven:
-            if best != job.state.step:
-                job.stepper.load(proven.enter_context(checkpoints.reading(best, weights_only=True)).tensors)
+            averaged = None
+            if choice is None:
+                choice, averaged = _choose(folder, job, evaluator, append)
+            if choice.averaged:
+                job.stepper.swap_average()
+            elif choice.step != job.state.step:
+                job.stepper.load(proven.enter_context(checkpoints.reading(choice.step, weights_only=True)).tensors)
             model = job.stepper.finished_model()
             written = None
             if job.ranks.is_main:
                 written = beside.submit(_write_beside, folder, _on_its_own(model), job.prepared.tokenizer)
-            record, logits = _last_look(job, evaluator, best)
+            record, logits = _last_look(job, evaluator, choice.step, averaged if choice.averaged else None)
         job.ranks.meet()  # where the weights are not proven for one process, what all computed counts for none
         if record is not None:
             append(record)
@@ -86,11 +93,33 @@ def _on_its_own(model: Any) -> Any:
     return found
 
 
-def _last_look(job: Job, evaluator: Evaluator, best: int) -> tuple[Evaluation | None, dict[str, Array]]:
+def _choose(
+    folder: RunFolder, job: Job, evaluator: Evaluator, append: Callable[[Record], None]
+) -> tuple[Choice, Array | None]:
+    """What is shipped; the validation logits of the averaged weights, where they are a candidate."""
+    candidates: list[Evaluation] = []
+    logits = None
+    if job.stepper.average is not None and "validation" in job.prepared.tokens:
+        record, logits = evaluator.averaged(job.state)
+        candidates = [record]
+    rule, step = job.plan.rule, job.state.step
+    found = choose([*folder.records(), *candidates], rule, step) if job.ranks.is_main else None
+    choice: Choice = job.ranks.from_main(found)
+    if job.stepper.average is not None and not candidates:  # nothing says that the last step alone is better
+        choice = Choice(step, True, "")
+    for record in candidates:
+        append(dataclasses.replace(record, best=choice.averaged))
+        append(choice.finding(step))
+    return choice, logits
+
+
+def _last_look(
+    job: Job, evaluator: Evaluator, best: int, averaged: Array | None
+) -> tuple[Evaluation | None, dict[str, Array]]:
     """The record of the test rows, if they have labels, and the logits of every split that is told about."""
     record, logits = None, {}
     if "validation" in job.prepared.tokens:
-        logits["validation"] = evaluator.validation_logits(best)
+        logits["validation"] = evaluator.validation_logits(best) if averaged is None else averaged
     if job.prepared.labels("test") is not None:
         record, logits["test"] = evaluator.measure("test", job.state)
     elif "test" in job.prepared.tokens:

@@ -14,11 +14,13 @@ import numpy as np
 
 from whet.data.folds import KEPT
 from whet.errors import ArtifactError
-from whet.records import End, Evaluation, Part, Start
+from whet.records import AVERAGED, End, Evaluation, Part, Start, shipped_evaluation
 from whet.runs.folder import RunFolder, sum_of
 from whet.runs.progress import duration
+from whet.training.choice import Choice, choose
 from whet.training.evaluation import evaluation_record
 from whet.training.parts import (
+    OF_AVERAGE,
     Array,
     FoldRecorder,
     Fresh,
@@ -162,7 +164,10 @@ class FoldedRun(RunOfParts):
                 logits = self._complete(fold, told)
         if self.ranks.is_main:
             self._logits[fold.number] = logits
-            self._evaluations[fold.number] = {found.step: found for found in evaluations_of(self._part(fold))}
+            self._evaluations[fold.number] = {
+                OF_AVERAGE if found.split == AVERAGED else found.step: found
+                for found in evaluations_of(self._part(fold))
+            }
             self._pool()
 
     def _left_by(self, fold: Fold) -> dict[int, Array] | None:
@@ -186,7 +191,7 @@ class FoldedRun(RunOfParts):
         """Record a fold as done; only then its checkpoints may go."""
         part = self._part(fold)
         sha256 = sum_of(held_out_file(part))
-        last = evaluations_of(part)[-1]
+        last = next(record for record in reversed(evaluations_of(part)) if record.split == "validation")
         told.seconds = ended_of(part).seconds
         score = last.metrics.get(self.job.metric, last.loss)
         found = {"state": "done", "score": score, "loss": last.loss, "best_step": last.step, "sha256": sha256}
@@ -207,15 +212,23 @@ class FoldedRun(RunOfParts):
         own_steps = {fold.number: self._own_steps(fold.job) for fold in known}
         for index, step in enumerate(self.schedule):
             at = {fold.number: own_steps[fold.number][index] for fold in known}
-            record = self._pooled_record(
-                step, self._pooled(at), [self._evaluations[number][own] for number, own in at.items()]
-            )
-            is_last = len(known) == self.count and step == self._chosen_step()
+            record = self._pooled_record(step, self._pooled(at), self._parts_of(at))
+            is_last = len(known) == self.count and step == self.schedule[-1]
             self._append(replace(record, best=is_last))
+            if is_last and self.job.stepper.average is not None:
+                self._pool_average(record)
 
-    def _chosen_step(self) -> int:
-        """The step whose weights are shipped."""
-        return self.schedule[-1]
+    def _pool_average(self, last: Evaluation) -> None:
+        """The evaluation of every fold's averaged weights, and whether they are better to ship than the last step's."""
+        at = {fold.number: OF_AVERAGE for fold in self.folds}
+        record = self._pooled_record(last.step, self._pooled(at), self._parts_of(at))
+        kept = self.job.plan.rule.keeps_average(record, last)
+        self._append(replace(record, split=AVERAGED, best=kept))
+
+    def _choice(self) -> Choice:
+        """The last step's weights or the averaged ones: what the folds have measured of both decides."""
+        pooled = [record for record in self.folder.records() if isinstance(record, Evaluation) and record.out_of_fold]
+        return choose(pooled, self.job.plan.rule, self.schedule[-1])
 
     def _pooled(self, at: dict[int, int]) -> Pooled:
         """Rows in the order of the source, each with the logits of its own fold."""
@@ -239,6 +252,9 @@ class FoldedRun(RunOfParts):
             out_of_fold=True,
         )
 
+    def _parts_of(self, at: dict[int, int]) -> list[Evaluation]:
+        return [self._evaluations[number][own] for number, own in at.items()]
+
     def _labels(self) -> Array:
         labels = self.job.prepared.labels("train")
         assert labels is not None
@@ -248,16 +264,12 @@ class FoldedRun(RunOfParts):
 
     def _ship(self, fresh: Fresh, begun: bool, changed: str) -> None:
         """Train on all rows; the score is that of the folds."""
-        pooled = scored = None
+        pooled = scored = choice = None
         if self.ranks.is_main:
-            step = self._chosen_step()
-            index = self.schedule.index(step)
-            pooled = self._pooled({fold.number: self._own_steps(fold.job)[index] for fold in self.folds})
-            scored = next(
-                record
-                for record in self.folder.records()
-                if isinstance(record, Evaluation) and record.out_of_fold and record.step == step
-            )
+            choice = self._choice()
+            at = {each.number: OF_AVERAGE if choice.averaged else self._own_steps(each.job)[-1] for each in self.folds}
+            pooled, scored = self._pooled(at), shipped_evaluation(self.folder.records())
+            assert scored is not None
             self.say(
                 f"Held out by {self.count} folds: {self.job.metric} "
                 f"{scored.metrics.get(self.job.metric, scored.loss):.4f} on {scored.rows:,} rows. "
@@ -278,6 +290,7 @@ class FoldedRun(RunOfParts):
         fresh.begin(self.job)
         recorder = FinalRecorder(self.folder, self.job, self.interrupts, self.say, self.listen)
         recorder.about, recorder.pooled, recorder.scored = about, pooled, scored
+        recorder.choice = self.job.ranks.from_main(choice)
         recorder.seconds_before = self._seconds()
         recorder.run(resuming=begun, changed=changed)
 
@@ -288,6 +301,7 @@ class FinalRecorder(Recorder):
     about: Part
     pooled: Pooled | None
     scored: Evaluation | None
+    choice: Choice
     seconds_before: float
 
     def _introduce(self, *, known: bool) -> None:
@@ -296,7 +310,9 @@ class FinalRecorder(Recorder):
     def _finish(self) -> None:
         from whet.training.export import finish
 
-        finish(self.folder, self.job, self.checkpoints, self.evaluator, self._append, self.pooled)
+        finish(self.folder, self.job, self.checkpoints, self.evaluator, self._append, self.pooled, self.choice)
+        if self.choice.sentence:
+            self._append_and_say(self.choice.finding(self.job.state.step))
 
     def _last_record(self, ended: End) -> End:
         self._append(replace(self.about, state="done", steps=ended.step, seconds=round(ended.seconds, 3)))

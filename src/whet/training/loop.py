@@ -7,6 +7,7 @@ in the state, so a run that was cut off between a step and its evaluation goes o
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -88,21 +89,26 @@ def check_finite(stepper: Stepper, feed: Feed) -> None:
 
 
 def _judged(record: Evaluation, state: State, plan: Plan) -> Evaluation:
-    """Is this the best evaluation so far? The metric decides, not the loss."""
+    """Is this the best evaluation so far? The plan's rule decides."""
     state.evaluated = state.step
-    score = record.metrics.get(plan.metric, record.loss if plan.metric == "loss" else None)
-    if score is None:
+    rule = plan.rule
+    if rule.score(record) is None:
         return record
-    if state.best_score is None:
-        better = True
-    else:
-        gain = score - state.best_score if plan.higher_is_better else state.best_score - score
-        better = gain > plan.min_improvement
-    if better:
-        state.best_score, state.best_step, state.stale = score, state.step, 0
+    best = rule.replaces(record, _best_so_far(record, state, plan))
+    if best:
+        state.best_score, state.best_step, state.stale = rule.score(record), state.step, 0
+        state.best_loss, state.best_error = record.loss, record.error
     else:
         state.stale += 1
-    return dataclasses.replace(record, best=better)
+    return dataclasses.replace(record, best=best)
+
+
+def _best_so_far(record: Evaluation, state: State, plan: Plan) -> Evaluation | None:
+    """As much of the best evaluation as the rule asks for."""
+    if state.best_score is None:
+        return None
+    loss = math.inf if state.best_loss is None else state.best_loss
+    return dataclasses.replace(record, metrics={plan.metric: state.best_score}, loss=loss, error=state.best_error)
 
 
 def _over(state: State, plan: Plan) -> str:

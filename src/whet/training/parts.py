@@ -34,6 +34,8 @@ Array = np.ndarray[Any, Any]
 PARTS = "parts"
 HELD_OUT = "held-out"
 """The group of tensors in a part's checkpoints, and the file that is left of a part that is done."""
+OF_AVERAGE = -1
+"""The step under which the logits of the averaged weights are kept."""
 SAVE_STEPS = 200
 """A part is saved each so many steps at most: what is shorter is begun again, which takes seconds."""
 
@@ -235,6 +237,10 @@ class FoldRecorder(PartRecorder):
         self.evaluator.logits_at = {name: kept[name].numpy() for name in kept}
 
     def _finish(self) -> None:
+        if self.job.stepper.average is not None:
+            record, logits = self.evaluator.averaged(self.job.state)
+            self._append(record)
+            self.evaluator.logits_at[_name(OF_AVERAGE)] = logits
         if self.ranks.is_main:
             save_tensors(_as_tensors(self.evaluator.logits_at), held_out_file(self.folder))
             sync_folder(self.folder.path)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from whet.config import Config
 from whet.errors import UsageError, nearest
 from whet.records import Record
+from whet.training.choice import Rule
 
 
 def make_plan(config: Config, total: int, metric: str, has_validation: bool) -> Plan:
@@ -29,6 +30,7 @@ def make_plan(config: Config, total: int, metric: str, has_validation: bool) -> 
         metric=metric,
         patience=rules.patience,
         min_improvement=rules.min_improvement,
+        steady=rules.choice == "steady",
     )
 
 
@@ -53,6 +55,8 @@ class State:
     best_score: float | None = None
     stale: int = 0
     """Evaluations since the best one."""
+    best_loss: float | None = None
+    best_error: float | None = None
     evaluated: int = -1
     saved: int = -1
     seconds: float = 0.0
@@ -92,8 +96,14 @@ class Plan:
     metric: str = ""
     patience: int | None = None
     min_improvement: float = 0.0
+    steady: bool = False
+    """Whether a score must be better by more than its standard error (choice.py)."""
     save_best: bool = True
     save_last: bool = True
+
+    @property
+    def rule(self) -> Rule:
+        return Rule(self.metric, self.higher_is_better, self.min_improvement, self.steady)
 
 
 def every(steps: int | None) -> Due:

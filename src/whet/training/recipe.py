@@ -6,15 +6,16 @@ docs/recipe.md says what was measured. What somebody has set stays as it is.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from whet.config import Config
 from whet.data.folds import FEW_ROWS
 from whet.errors import UsageError
+from whet.models.pooling import has_mean_layer, why_no_mean
 from whet.task import Task
 
 MANY_EPOCHS, FEW_EPOCHS = 20.0, 3.0
@@ -25,6 +26,9 @@ COMPARED_ROWS = 10_000
 """Up to so many rows the contrastive half pays; beyond, cross-entropy alone is as good."""
 MANY_CLASSES = 8
 """From more classes on, batches are twice as large: two rows of one class must meet in them."""
+
+MEAN_ROWS = 100
+"""Below so many rows the mean of all tokens is worth the layer that it takes."""
 
 
 def epochs_for(rows: int) -> float:
@@ -60,23 +64,38 @@ def chosen_settings(rows: int, task: Task, width: int) -> dict[str, Any]:
         "warmup": 0.1,
         "batch_size": 32 if len(task.labels) > MANY_CLASSES else 16,
         "contrastive": 0.5 if classes and rows <= COMPARED_ROWS else 0.0,
+        "average": 0.99,
+        "choice": "steady",
     }
 
 
-def follow_recipe(config: Config, rows: int, task: Task, width: int) -> tuple[Config, str]:
+def pooling_for(rows: int, model_config: Any, released: Callable[[], str]) -> str:
+    """The mean of all tokens where the released model says so, and it is free or pays for so few rows."""
+    free = hasattr(model_config, "classifier_pooling") or has_mean_layer(model_config)
+    if not free and (rows >= MEAN_ROWS or why_no_mean(model_config)):
+        return "first"
+    return released()
+
+
+def follow_recipe(config: Config, rows: int, task: Task, width: int, pooling: str = "first") -> tuple[Config, str]:
     """The settings with the recipe's in all places where nobody set one, and the line that says so."""
     if config.train.recipe == "course":
         return config, ""
     free = {name: value for name, value in chosen_settings(rows, task, width).items() if name not in config.given}
     if "max_steps" in config.given:
         free.pop("epochs", None)
-    train = dataclasses.replace(config.train, **free)
+    if config.model.pooling == "auto":
+        free["pooling"] = pooling
+    config = config.replaced(free)
+    train = config.train
     parts = [f"{train.epochs:g} epochs" if train.max_steps is None else f"{train.max_steps} steps"]
     parts[0] += f" at {train.learning_rate:g}"
     if train.contrastive:
         parts.append("contrastive loss")
+    if config.model.pooling == "mean":
+        parts.append("mean of all tokens")
     said = f"Recipe for {rows:,} rows: {', '.join(parts)} (--recipe course for the usual settings)."
-    return dataclasses.replace(config, train=train), said
+    return config, said
 
 
 def settle_folds(config: Config) -> Config:
@@ -90,7 +109,7 @@ def settle_folds(config: Config) -> Config:
     if folds == "auto":
         if config.train.recipe == "auto" and not needs_split:
             return config
-        return dataclasses.replace(config, data=dataclasses.replace(config.data, folds=0))
+        return config.replaced({"folds": 0})
     if folds and needs_split:
         raise UsageError(f"--folds is {folds}, and {needs_split}.", "Leave one of them out.")
     return config

@@ -80,7 +80,7 @@ class Recorder:
         """What is written after the last step."""
         from whet.training.export import finish
 
-        finish(self.folder, self.job, self.checkpoints, self.evaluator, self._append)
+        finish(self.folder, self.job, self.checkpoints, self.evaluator, self._append_and_say)
 
     def _last_record(self, ended: End) -> End:
         return ended
@@ -154,6 +154,11 @@ class Recorder:
             return
         self.folder.append(record)
         self.listen(record, self.job)
+
+    def _append_and_say(self, record: Record) -> None:
+        self._append(record)
+        if isinstance(record, Finding):
+            self.say(record.sentence)
 
     def _save(self, reason: str) -> None:
         """Save in the background; the record is written once the checkpoint is whole."""

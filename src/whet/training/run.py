@@ -14,7 +14,7 @@ from whet.distributed.group import Ranks
 from whet.errors import Interrupted, WhetError
 from whet.runs.folder import CONFIG, RunFolder
 from whet.runs.report.html import write_report_quietly
-from whet.training.recipe import MINILM_WIDTH, follow_recipe, refuse_contrastive, settle_folds
+from whet.training.recipe import MINILM_WIDTH, follow_recipe, pooling_for, refuse_contrastive, settle_folds
 from whet.training.recorder import Listener, Recorder
 from whet.training.resume import compare_with_before, open_run, refuse_other_tokens
 from whet.training.setup import Job, ModelBeside, Say, choose_folds, make_job, make_tokens, read_examples
@@ -149,11 +149,14 @@ def _with_recipe(config: Config, examples: Examples, say: Say) -> Config:
     """The settings of this run, those that were left to the recipe among them."""
     if config.train.recipe == "course":
         return config
-    from whet.models.pretrained import load_config
+    from whet.models.pooling import released_pooling
+    from whet.models.pretrained import find_model, load_config
 
     found = load_config(config.model.model, config.model)
     width = int(getattr(found, "hidden_size", 0) or getattr(found, "dim", MINILM_WIDTH))
-    config, said = follow_recipe(config, len(examples.rows["train"]), examples.task, width)
+    rows, place = len(examples.rows["train"]), find_model(config.model.model, config.model.trust_remote_code)
+    pooling = pooling_for(rows, found, lambda: released_pooling(place, found, config.model.revision))
+    config, said = follow_recipe(config, rows, examples.task, width, pooling)
     say(said)
     return config
 

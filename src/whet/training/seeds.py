@@ -20,6 +20,7 @@ from whet.runs.folder import RunFolder
 from whet.runs.parts import seed_table
 from whet.runs.report.html import write_report_quietly
 from whet.training.checkpoints import CheckpointFolder
+from whet.training.choice import Choice
 from whet.training.evaluation import Evaluator
 from whet.training.parts import (
     Fresh,
@@ -151,7 +152,8 @@ class SeededRun(RunOfParts):
         self._append(Finding(step=step, about="seeds", sentence=table.sentence(), details=table.as_dict()))
         self.job.state.step = self.job.state.best_step = step
         evaluator = Evaluator(self.job, self.interrupts.check)
-        finish(self.folder, self.job, self._checkpoints(best), evaluator, self._append)
+        chosen = Choice(step, averaged=False, sentence="")  # no training's own running mean: the table has decided
+        finish(self.folder, self.job, self._checkpoints(best), evaluator, self._append, choice=chosen)
         shipped = score if table.ships_average else best.score
         reason, steps = "finished", self.job.plan.total_steps
         return End(step=steps, reason=reason, best_step=step, best_score=shipped, seconds=self._seconds())

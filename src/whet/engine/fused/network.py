@@ -149,8 +149,9 @@ def head_logits(model: Any, hidden: Tensor) -> Tensor:
     return model.classifier(hidden)  # type: ignore[no-any-return]
 
 
-def for_other_rows(moments: Tensor, before: Any, now: Any) -> Tensor:
+def for_other_rows(moments: Tensor, before: Any, now: Any, others: Tensor | None = None) -> Tensor:
+    """Rows of a table that was made for other rows; where it had none, zeros or the rows of `others`."""
     _, there, here = np.intersect1d(before, now, assume_unique=True, return_indices=True)
-    found = torch.zeros(len(now), moments.shape[1], dtype=moments.dtype)
+    found = torch.zeros(len(now), moments.shape[1], dtype=moments.dtype) if others is None else others.cpu().clone()
     found[torch.from_numpy(here)] = moments[torch.from_numpy(there)]
     return found

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whet.engine.fused.architectures import FAMILIES, Family
+from whet.models.families import FAMILIES, Family
 
 ALIGN = 64
 """Elements: every tensor starts at a multiple of this, so that vector loads are aligned."""

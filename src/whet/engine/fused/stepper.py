@@ -72,7 +72,10 @@ class FusedStepper(Stepper):
         flat.write_back()
         moments = flat.moments()
         moments["rows"] = torch.from_numpy(flat.used)
-        return {"model": model_tensors(self.model), "optimizer": moments}
+        groups: Groups = {"model": model_tensors(self.model), "optimizer": moments}
+        if self.average is not None:
+            groups["average"] = self.average.named()
+        return groups
 
     def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
         if "optimizer" not in groups:
@@ -93,6 +96,23 @@ class FusedStepper(Stepper):
             else:
                 tensor.copy_(saved[name])
         self.network.words_seen = flat.words_with_moments()
+        if self.average is not None and "average" in groups and not same_rows:
+            averaged, now = dict(groups["average"]), flat.matrices.current(flat.word)
+            averaged[flat.word] = for_other_rows(averaged[flat.word], rows, flat.used, now)
+            groups = {**groups, "average": averaged}
+        self.load_average(groups)
+
+    def averaged_tensors(self) -> list[Tensor]:
+        return [group.master for group in self.network.flat.groups()]
+
+    def name_averages(self, means: Sequence[Tensor]) -> dict[str, Tensor]:
+        groups = zip(self.network.flat.groups(), means, strict=True)
+        return {name: group.view(mean, name) for group, mean in groups for name in group.places}
+
+    def swap_average(self) -> None:
+        super().swap_average()
+        for group in self.network.flat.groups():
+            group.refresh()
 
     def _update(self, step: int, loss: Tensor, rate: float) -> None:
         idle = self._idle()

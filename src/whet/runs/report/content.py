@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from whet.records import End, Evaluation, Finding, Record
+from whet.records import End, Evaluation, Finding, Record, shipped_evaluation
 from whet.runs.curves import Curves, curves
 from whet.runs.folder import RunFolder
 from whet.runs.label_words import facts_of
@@ -217,8 +217,7 @@ class _Reader:
 
     def _last_evaluation(self) -> Evaluation | None:
         """The best evaluation, whose weights are kept; the last one where none is marked."""
-        judged = [r for r in self.records if isinstance(r, Evaluation) and r.split == self.curves.split]
-        return next((r for r in reversed(judged) if r.best), judged[-1] if judged else None)
+        return shipped_evaluation(self.records, self.curves.split)
 
     def _summary(self, scores: Scores) -> str:
         start, end = self.curves.start, self.curves.end

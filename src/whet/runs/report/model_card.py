@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from whet.errors import some_of
-from whet.records import Evaluation, Start
+from whet.records import AVERAGED, Evaluation, Start
 from whet.runs import score_words as words
 from whet.runs.folder import RunFolder
 from whet.runs.parts import parts_sentence
@@ -43,7 +43,8 @@ def model_card(folder: RunFolder) -> str:
         scores = ", ".join(
             f"{words.metric_of(name, task, names)} {words.score(name, value)}" for name, value in record.metrics.items()
         )
-        lines.append(f"| {record.split} | {record.rows} | {markdown_escaped(scores)} |")
+        split = "validation" if record.split == AVERAGED else record.split
+        lines.append(f"| {split} | {record.rows} | {markdown_escaped(scores)} |")
     if start is not None and start.majority:
         metric, value = start.majority["metric"], start.majority["value"]
         answer = markdown_escaped(words.always_giving(start.task, start.majority.get("label")))

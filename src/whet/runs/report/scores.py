@@ -12,7 +12,7 @@ import numpy as np
 from whet.errors import some_of
 from whet.metrics.intervals import PROPORTIONS, Interval, absent_classes, score_intervals, smallest_visible, wilson
 from whet.metrics.scores import FROM_MARGINS, TASK_METRICS, higher_is_better, metric_named
-from whet.records import Evaluation, Record, Start
+from whet.records import Record, Start, shipped_evaluation
 from whet.runs.curves import Curves
 from whet.runs.parts import parts_sentence
 from whet.runs.report.charts import is_share, metric_words
@@ -97,10 +97,9 @@ def _intervals(answers: Answers) -> dict[str, Interval]:
 
 def _recorded(records: Sequence[Record], split: str) -> dict[str, Interval]:
     """Scores without predictions: only a proportion has an interval then."""
-    judged = [record for record in records if isinstance(record, Evaluation) and record.split == split]
-    if not judged:
+    best = shipped_evaluation(records, split)
+    if best is None:
         return {}
-    best = next((record for record in reversed(judged) if record.best), judged[-1])
     return {
         name: wilson(round(value * best.rows), best.rows)
         if name in PROPORTIONS and best.rows and 0 <= value <= 1

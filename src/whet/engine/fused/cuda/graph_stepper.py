@@ -98,6 +98,7 @@ class GraphStepper(FusedStepper):
         """Replays so far: by this number the update knows which rows of the vocabulary it has done."""
         self.pending: tuple[float, float, float] | None = None
         """The rate and bias corrections of the update that is still to be done."""
+        self.pending_step = -1
         network.settle = self.settle
 
     def __call__(self, step: int, feed: Feed, rows: Rows, share: Rows, rate: float) -> None:
@@ -108,13 +109,12 @@ class GraphStepper(FusedStepper):
             shape, whole, real = self._filled(feed, part, step, micro, divisor)
             kind = self._kind(micro, len(parts))
             self._replay(self._prepared(shape, kind), kind, whole, real)
-            self.pending = None  # the first replay has done it: a step that fails later must not do it again
-            self.window.uncompared += feed.nothing_to_compare(part)
+            if self.pending is not None:  # the first replay has done it: a step that fails later must not do it again
+                self._updated()
         if self.synchronized is not None:
             self._sum_over_processes(self.synchronized, step, computed=len(parts) > 0)
-        self.pending = (rate, *corrections(self.rule, step + 1))
-        self.window.steps += 1
-        self.window.rows += len(rows)
+        self.pending, self.pending_step = (rate, *corrections(self.rule, step + 1)), step
+        self.count(feed, rows)
 
     def prepare(self, feed: Feed, rows: Rows) -> None:
         parts = split(rows, self.micro_rows)
@@ -161,7 +161,17 @@ class GraphStepper(FusedStepper):
         self.update.run(rates)
         self.zero()
         self.update.scale.fill_(-1.0)
+        self._updated()
+
+    def _updated(self) -> None:
+        """The pending update is done: until the next one, the weights are those after its step."""
         self.pending = None
+        if self.average is not None:
+            self.average.after(self.pending_step + 1)
+
+    def swap_average(self) -> None:
+        self.settle()
+        super().swap_average()
 
     def tensors(self) -> Groups:
         self.settle()

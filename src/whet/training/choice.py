@@ -1,0 +1,115 @@
+"""Chooses the weights that are shipped: one step of a run, or the running mean of its last steps.
+
+A small evaluation split gives many steps almost the same score, and the highest of them is the luckiest as often as
+the best. So the `steady` rule asks first whether these rows can tell two scores apart: whether they differ by more
+than the standard error of one. Of scores that they cannot tell apart it takes the lower loss, and of all candidates
+the averaged weights, unless those are clearly worse. Everything here is a function of records, so a resumed run
+chooses as an uninterrupted one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from whet.records import AVERAGED, CHOICE, Evaluation, Finding, Record
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What decides between two evaluations on the same rows."""
+
+    metric: str
+    higher_is_better: bool = True
+    min_improvement: float = 0.0
+    steady: bool = False
+    """Whether scores must differ by more than their standard error; else the highest score is the best."""
+
+    def score(self, record: Evaluation) -> float | None:
+        """The deciding number of an evaluation; None where it has no such metric."""
+        return record.metrics.get(self.metric, record.loss if self.metric == "loss" else None)
+
+    def replaces(self, new: Evaluation, best: Evaluation | None) -> bool:
+        """Whether a later evaluation takes the place of the best one before it."""
+        if best is None:
+            return self.score(new) is not None
+        gain, margin = self.gain(new, best), self.margin(new, best)
+        if not self.steady or gain is None:
+            return gain is not None and gain > margin
+        return gain > margin or (gain >= -margin and new.loss <= best.loss)
+
+    def keeps_average(self, averaged: Evaluation, best: Evaluation | None) -> bool:
+        """Whether the averaged weights are shipped instead of the best step's."""
+        if best is None:
+            return True
+        gain, margin = self.gain(averaged, best), self.margin(averaged, best)
+        if gain is None:
+            return False
+        return gain >= -margin if self.steady else gain > margin
+
+    def gain(self, new: Evaluation, best: Evaluation) -> float | None:
+        """By how much the score of the first is better; None where one has no score."""
+        after, before = self.score(new), self.score(best)
+        if after is None or before is None:
+            return None
+        return after - before if self.higher_is_better else before - after
+
+    def margin(self, new: Evaluation, best: Evaluation) -> float:
+        """What these rows must see between two scores to tell them apart."""
+        if not self.steady:
+            return self.min_improvement
+        return max(self.min_improvement, new.error or 0.0, best.error or 0.0)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is shipped, and the sentence that says why."""
+
+    step: int
+    averaged: bool
+    sentence: str
+
+    def finding(self, step: int) -> Finding:
+        """The record of it, in a run that ended at this step."""
+        details = {"step": self.step, "averaged": self.averaged}
+        return Finding(step=step, about=CHOICE, sentence=self.sentence, details=details)
+
+
+def best_of(records: Iterable[Record], rule: Rule) -> Evaluation | None:
+    """The evaluation that the rule is left with after all of these, in their order."""
+    best: Evaluation | None = None
+    for record in records:
+        if isinstance(record, Evaluation) and record.split == "validation" and rule.replaces(record, best):
+            best = record
+    return best
+
+
+def choose(records: Iterable[Record], rule: Rule, last_step: int) -> Choice:
+    """From the evaluations of a run that has ended, the averaged weights' among them, what it ships.
+
+    The best step is the last one that was marked as best: the only one whose checkpoint is sure to be there.
+    """
+    best = averaged = None
+    for record in records:
+        if isinstance(record, Evaluation) and record.split == "validation" and record.best:
+            best = record
+        elif isinstance(record, Evaluation) and record.split == AVERAGED:
+            averaged = record
+    if averaged is None:
+        return Choice(best.step if best else last_step, False, "")
+    if best is None:
+        return Choice(last_step, True, "")
+    kept = rule.keeps_average(averaged, best)
+    return Choice(last_step if kept else best.step, kept, _reason(rule, averaged, best, kept))
+
+
+def _reason(rule: Rule, averaged: Evaluation, best: Evaluation, kept: bool) -> str:
+    """What was shipped, why, and both scores."""
+    gain, step = rule.gain(averaged, best) or 0.0, f"step {best.step}"
+    scores = f"{rule.metric} {rule.score(averaged):.4f}, and {rule.score(best):.4f} of {step}"
+    if kept:
+        alike = "as good as the best step as far as these rows can tell"
+        why = "better than the best step" if gain > rule.margin(averaged, best) else alike
+        return f"Shipped: the averaged weights of the last steps, {why} ({scores}; {best.rows:,} rows)."
+    why = "worse" if gain < 0 else "no better"
+    return f"Shipped: {step}. The averaged weights of the last steps are {why} ({scores}; {best.rows:,} rows)."
