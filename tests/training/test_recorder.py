@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from whet.records import Evaluation, Finding, Record, Start
-from whet.runs.synthetic import draw
+from tests.synthetic_curves import draw
 from whet.runs.verdict.judge import SICK, SURE_ENOUGH, early_verdict, verdict_of
 
 
