@@ -133,6 +133,30 @@ class Evaluation(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Baselines(Record):
+    """The model beside simpler answers to the same rows of one split, measured once training is over."""
+
+    kind: ClassVar[str] = "baselines"
+    split: str
+    metric: str
+    rows: int
+    value: float
+    """The model's score on these rows."""
+    interval: list[float] | None = None
+    association: float = 0.0
+    """How far its answers agree with the labels beyond chance, in standard deviations of shuffled labels."""
+    of_rows: int | None = None
+    """All rows of the split, where `rows` are a sample of them."""
+    train_rows: int | None = None
+    baselines: list[dict[str, Any]] = field(default_factory=list)
+    """Best first: `name`, `value`, `interval`, `p_value` (paired, against the model), `association`,
+    `above_commonest` (a p-value), `trained_on` where that was fewer rows than the model's."""
+    sentence: str = ""
+    left_out: list[str] = field(default_factory=list)
+    """Baselines that could not be made, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Save(Record):
     """A checkpoint that is complete on disk."""
 
@@ -176,7 +200,7 @@ class End(Record):
 
 
 KINDS: dict[str, type[Record]] = {
-    record.kind: record for record in (Start, Part, Step, Evaluation, Finding, Save, Resume, End)
+    record.kind: record for record in (Start, Part, Step, Evaluation, Finding, Save, Resume, End, Baselines)
 }
 
 
@@ -214,7 +238,7 @@ def replay(records: Iterable[Record]) -> Iterator[Record]:
 def _place(record: Record) -> tuple[int, ...]:
     if isinstance(record, Part):
         return record.step, list(KINDS).index(record.kind), record.name == "final", record.number
-    if isinstance(record, Evaluation) and record.split == "test":
+    if isinstance(record, Baselines) or (isinstance(record, Evaluation) and record.split == "test"):
         return record.step, len(KINDS)
     return record.step, (len(KINDS) + 1 if isinstance(record, End) else list(KINDS).index(record.kind))
 
@@ -237,7 +261,7 @@ def _taken_back(record: Record, step: int) -> bool:
     if isinstance(record, Save) and record.step == step:
         # Written again after the resume: a process can die between completing a checkpoint and recording it.
         return True
-    at_the_end = isinstance(record, End) or (isinstance(record, Evaluation) and record.split == "test")
+    at_the_end = isinstance(record, End | Baselines) or (isinstance(record, Evaluation) and record.split == "test")
     return at_the_end or record.step > step
 
 

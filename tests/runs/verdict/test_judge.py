@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.synthetic_curves import TRUTHS, Sample, draw, sample
 from whet.errors import UsageError
 from whet.records import End, Evaluation, Record, Start, Step
-from tests.synthetic_curves import TRUTHS, Sample, draw, sample
 from whet.runs.verdict.features import Observed, Signs, rank_correlation
 from whet.runs.verdict.foreign_logs import Constants, read_observed
 from whet.runs.verdict.judge import SICK, VERDICTS, Verdict, entropy, judge, verdict_of
