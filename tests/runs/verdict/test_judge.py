@@ -252,7 +252,7 @@ def test_too_few_records_are_not_enough() -> None:
 
 
 def test_every_verdict_that_can_be_called_is_listed() -> None:
-    assert set(TRUTHS) | {"not-enough", "text-unknown"} == set(VERDICTS)
+    assert set(TRUTHS) | {"not-enough", "text-unknown", "beyond-this-model"} == set(VERDICTS)
     assert not_enough(Signs(OVERFITTED)) is None
     assert isinstance(judge(OVERFITTED), Verdict)
 

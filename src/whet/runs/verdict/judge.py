@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from whet.records import End, Finding, Record, Start, Step
+from whet.records import Baselines, End, Evaluation, Finding, Record, Start, Step
 from whet.runs.curves import Curves, Series, curves, window_means
 from whet.runs.verdict import wording as say
-from whet.runs.verdict.features import Floats, Observed, Signs, jitter
+from whet.runs.verdict.beside import outdone
+from whet.runs.verdict.features import FEW_ROWS, Floats, Observed, Signs, few_rows, jitter
 from whet.runs.verdict.rules import ENOUGH, Call, first_call
 
 VERDICTS = (
@@ -35,13 +36,15 @@ VERDICTS = (
     "not-learning",
     "leak-suspected",
     "label-noise-suspected",
+    "beyond-this-model",
     "text-unknown",
     "not-enough",
 )
-SICK = frozenset(VERDICTS) - {"healthy", "plateau", "not-enough"}
+SICK = frozenset(VERDICTS) - {"healthy", "plateau", "not-enough", "beyond-this-model"}
 _TONES = {"not-enough": "", **dict.fromkeys(("healthy", "plateau"), "good")}
-_TONES |= dict.fromkeys(("underfitting", "erratic", "overfitting"), "warn")
-_TRY_AGAIN = "Train once more with another seed (--seed) before you rely on it."
+_TONES |= dict.fromkeys(("underfitting", "erratic", "overfitting", "beyond-this-model"), "warn")
+_WHATEVER_THE_ROWS = frozenset({"diverging", "text-unknown", "not-enough", "rate-too-high", "rate-too-low"})
+"""Verdicts that stand on the training rows or on none: few evaluation rows make them no less sure."""
 
 _REPLAYS = 30
 
@@ -57,10 +60,10 @@ class Verdict:
     """From 0 to 1: how often the curve, replayed with its own noise, is judged the same."""
     numbers: dict[str, float | None] = field(default_factory=dict)
     doubt: str = ""
-    """Names the verdict that the replays come to more often than to this one, where there is such; else empty."""
+    """Why the verdict is not sure, where it is not: few rows, or another verdict comes out of most replays."""
     advice: str = ""
     baseline: str = ""
-    """Says so where the score is no better than the commonest answer's, whatever the verdict; else empty."""
+    """Says so where a simpler answer is as good or better, and what to do, whatever the verdict; else empty."""
     assumed: tuple[str, ...] = ()
     """What had to be guessed, because the file does not say it."""
 
@@ -90,8 +93,8 @@ def judge(seen: Observed) -> Verdict:
     signs = Signs(seen)
     call = first_call(signs)
     replayed = _replays(signs)
-    doubt = _doubt(call, replayed)
-    advice = _TRY_AGAIN if doubt and _TONES.get(call.verdict) == "good" else call.advice
+    doubt = _doubt(signs, call, replayed)
+    advice = _by_the_score(signs) if doubt and _TONES.get(call.verdict) == "good" else call.advice
     return Verdict(
         verdict=call.verdict,
         sentence=call.sentence,
@@ -100,13 +103,40 @@ def judge(seen: Observed) -> Verdict:
         doubt=doubt,
         numbers=_numbers(signs, call),
         advice=advice if call.verdict == "text-unknown" else f"{say.partly_unknown(signs)}{advice}",
-        baseline=baseline(signs),
+        baseline="" if call.verdict == "beyond-this-model" else baseline(signs),
         assumed=seen.assumed,
     )
 
 
 def baseline(s: Signs) -> str:
-    """A line for a score that always giving one answer would reach, or come near enough by luck."""
+    """A line for a score that a simpler answer to the same rows reaches, or comes near enough to by luck."""
+    found = outdone(s.seen.beside, s.seen.higher_is_better) if s.seen.beside is not None else None
+    if s.seen.beside is not None and found is not None and found[1]:
+        return _worse(s, s.seen.beside, found[0])
+    constant = _no_better_than_constant(s)
+    if constant or found is None or s.seen.beside is None:
+        return constant
+    beside, other = s.seen.beside, found[0]
+    own = f"{beside.metric} {say.scored(beside.metric, beside.value)}"
+    return (
+        f"No better than {say.rival(beside, other)}, as far as {beside.rows:,} {beside.split} rows can tell ({own}): "
+        "more labelled rows would help both, and show which is better."
+    )
+
+
+def _worse(s: Signs, beside: Baselines, other: dict[str, Any]) -> str:
+    own = say.scored(beside.metric, beside.value)
+    if s.count and s.tail_t > 0.6:
+        todo = f"train longer ({say.epochs(s, 3)}), or leave the settings to the recipe (--recipe auto)"
+    else:
+        todo = "fewer epochs or a lower rate, more rows, or a larger model (--model) may change that"
+    return (
+        f"Worse than {say.rival(beside, other)} on the same {beside.rows:,} {beside.split} rows "
+        f"({beside.metric} {own}, p = {other['p_value']:.2g}): {todo}."
+    )
+
+
+def _no_better_than_constant(s: Signs) -> str:
     seen = s.seen
     if seen.score is None or seen.majority is None or not len(seen.score) or seen.beaten:
         return ""
@@ -117,6 +147,13 @@ def baseline(s: Signs) -> str:
     rows = f", as far as {seen.rows} rows can tell" if seen.rows else ""
     scores = f"({say.number(s, seen.majority)}){rows}: {seen.metric} at best {say.number(s, best)}"
     return f"No better than always {answer} {scores}."
+
+
+def _by_the_score(s: Signs) -> str:
+    """The advice where the curve looks well and does not decide."""
+    if s.seen.beside is None:
+        return "Go by the score on rows that played no part in training, not by the curve."
+    return f"Go by the score, not by the curve: {say.interval(s.seen.beside)}."
 
 
 def observe(records: Sequence[Record]) -> Observed:
@@ -135,7 +172,7 @@ def observe(records: Sequence[Record]) -> Observed:
         higher_is_better=higher,
         chance=_chance(start, found.split, found.evaluation),
         chance_training=_chance(start, "train", found.evaluation) if start and start.prior.get("train") else None,
-        rows=start.rows.get(found.split, 0) if start else 0,
+        rows=_rows(records, found),
         answer=_answer(start),
         blind="always giving the mean" if start and start.task == "regression" else Observed.blind,
         beaten=_accuracy_beats(found),
@@ -144,9 +181,23 @@ def observe(records: Sequence[Record]) -> Observed:
         probe=len(found.probe) == len(steps) > 0,
         learning_rate=_peak(found.learning_rate),
         epochs=start.total_steps / start.steps_per_epoch if start and start.steps_per_epoch else None,
+        beside=_beside(records),
         broke=_broke(records),
         assumed=() if start else ("two even classes, for the records do not say",),
     )
+
+
+def _rows(records: Sequence[Record], found: Curves) -> int:
+    """Evaluation rows: out of folds those of all of them, which are in no split."""
+    judged = [record.rows for record in records if isinstance(record, Evaluation) and record.split == found.split]
+    return judged[-1] if judged else found.start.rows.get(found.split, 0) if found.start else 0
+
+
+def _beside(records: Sequence[Record]) -> Baselines | None:
+    """Where most rows were answered: those say most; of equals the later one, the test rows."""
+    made = [record for record in records if isinstance(record, Baselines)]
+    most = max((record.rows for record in made), default=0)
+    return next((record for record in reversed(made) if record.rows == most), None)
 
 
 def entropy(shares: Iterable[float]) -> float:
@@ -232,7 +283,11 @@ def _replays(s: Signs) -> Counter[str]:
     return Counter(first_call(Signs(_replayed(s, rng))).verdict for _ in range(_REPLAYS))
 
 
-def _doubt(call: Call, replayed: Counter[str]) -> str:
+def _doubt(s: Signs, call: Call, replayed: Counter[str]) -> str:
+    """Said once: many things follow from few rows, so they are named first."""
+    if few_rows(s) and call.verdict not in _WHATEVER_THE_ROWS:
+        rows = f"{s.seen.rows} evaluation rows know a score of {s.seen.metric} to {say.left_open(s)}"
+        return f"Unsure: {rows}."
     other, times = next(iter(replayed.most_common(1)), (call.verdict, 0))
     if other == call.verdict or times <= replayed[call.verdict]:
         return ""
@@ -245,6 +300,8 @@ def _confidence(s: Signs, call: Call, replayed: Counter[str]) -> float:
         return 1.0
     share = (replayed[call.verdict] + 1) / (_REPLAYS + 2) * s.count / (s.count + 1)
     doubt = (1.0 if s.seen.probe else 0.85) * (0.85 if s.seen.assumed else 1.0)
+    if call.verdict not in _WHATEVER_THE_ROWS:
+        doubt *= min(1.0, FEW_ROWS / max(s.left_open, 1e-9))
     return round(min(share, call.certainty) * doubt, 2)
 
 
