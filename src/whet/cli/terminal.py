@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from whet.records import Evaluation, Record, Start, Step
+from whet.metrics.scores import higher_is_better
+from whet.records import Baselines, Evaluation, Record, Start, Step
 from whet.runs.curves import sparkline
 from whet.runs.progress import Progress, duration, progress
+from whet.runs.verdict.beside import IN_FULL, most_telling
 
 if TYPE_CHECKING:
     from whet.api import Run
@@ -105,10 +107,17 @@ def show_result(run: Run) -> None:
     metrics, majority, verdict = summary["metrics"], summary["majority"], summary["verdict"]
     folded = start is not None and start.folds > 0
     for split, prefix in (("held out" if folded else "validation", ""), ("test", "test_")):
-        shown = [f"{name} {metrics[prefix + name]:.4f}" for name in _main_metrics(start) if prefix + name in metrics]
+        shown = [
+            f"{name} {metrics[prefix + name]:.4f}{_in_brackets(summary['intervals'].get(prefix + name))}"
+            for name in _main_metrics(start)
+            if prefix + name in metrics
+        ]
         if shown:
             _show(split, ", ".join(shown))
-    if majority:
+    if run.baselines:
+        for line in baselines_table(most_telling(run.baselines.values())):
+            click.echo(line)
+    elif majority:
         _show("majority", f"{majority['metric']} {majority['value']:.4f} (always {majority['label']!r})")
     said = " ".join(verdict[part] for part in ("sentence", "doubt", "baseline", "advice") if verdict[part])
     _show("verdict", said)
@@ -116,6 +125,28 @@ def show_result(run: Run) -> None:
     if (run.path / "report.html").is_file():
         _show("report", str(run.path / "report.html"))
     click.echo(f"\n{load_snippet(run)}")
+
+
+def baselines_table(found: Baselines) -> list[str]:
+    """The model among its baselines, best first, within 80 columns."""
+    of = f" of {found.of_rows:,}" if found.of_rows else ""
+    title = f"{found.metric} on {found.rows:,}{of} {found.split} rows"
+    lines = [f"{'beside':<11}{title:<38}  95% interval      p"]
+    every: list[dict[str, Any]] = [{"name": "fine-tuned", "value": found.value, "interval": found.interval}]
+    every += found.baselines
+    for each in sorted(every, key=lambda one: one["value"], reverse=higher_is_better(found.metric)):
+        fewer = f", {each['trained_on']:,} rows" if each.get("trained_on") else ""
+        low_high = "{:.4f} to {:.4f}".format(*each["interval"]) if each["interval"] else ""
+        p_value = f"{each['p_value']:.2g}" if "p_value" in each else ""
+        lines.append(
+            f"{'':<13}{IN_FULL.get(each['name'], each['name']) + fewer:<29}{each['value']:>7.4f}"
+            f"  {low_high:<16}  {p_value}".rstrip()
+        )
+    return [*lines, *(f"{'':<13}{wrapped(f'left out: {why}', sys.stdout, indent=13)}" for why in found.left_out)]
+
+
+def _in_brackets(edges: list[float] | None) -> str:
+    return "" if edges is None else f" ({edges[0]:.4f} to {edges[1]:.4f})"
 
 
 def _show(name: str, said: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from whet.records import Evaluation, Start
+from whet.records import Baselines, Evaluation, Start
 from whet.runs.folder import RunFolder
 from whet.runs.parts import parts_sentence
 from whet.runs.verdict.judge import verdict_of
@@ -41,6 +41,9 @@ def model_card(folder: RunFolder) -> str:
         lines += ["", f"Always answering {answer!r} scores {start.majority['metric']} {start.majority['value']:.4f}."]
     if said := parts_sentence(records):
         lines += ["", said]
+    for made in records:
+        if isinstance(made, Baselines):
+            lines += ["", f"Beside simpler answers to the same {made.split} rows: {_plain(made.sentence)}"]
     lines += [
         "",
         f"Verdict on the learning curves: {_plain(verdict.sentence)} {_plain(verdict.baseline)}".rstrip(),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from whet.metrics.scores import higher_is_better
 from whet.records import Baselines
 from whet.runs.verdict.features import ROWS_TO_BLAME, Signs, few_rows
 
@@ -11,6 +13,15 @@ FOUND = 2.0
 """Standard deviations from which on answers have something to do with the labels."""
 VISIBLE = 0.05
 """The p-value below which these rows can tell two answers apart."""
+
+IN_SENTENCES = {"frozen": "a linear model on the frozen encoder", "TF-IDF": "a linear model on TF-IDF"}
+IN_FULL = {"frozen": "frozen model + linear", "TF-IDF": "TF-IDF + linear", "commonest": "commonest answer"}
+"""The baselines' names in tables: logistic regression, or ridge for numbers, is the linear model."""
+
+
+def most_telling(made: Iterable[Baselines]) -> Baselines:
+    """The record of most rows: those say most; of equals the last one, which has the test rows."""
+    return max(enumerate(made), key=lambda pair: (pair[1].rows, pair[0]))[1]
 
 
 def labels_to_blame(s: Signs) -> bool:
@@ -41,26 +52,23 @@ def above_commonest(found: Baselines) -> dict[str, Any] | None:
     return next((each for each in better if each["above_commonest"] < VISIBLE), None)
 
 
-def outdone(found: Baselines, higher_is_better: bool) -> tuple[dict[str, Any], bool] | None:
+def outdone(found: Baselines) -> tuple[dict[str, Any], bool] | None:
     """The best baseline that the model is not better than, and whether it is visibly better than the model.
 
-    Only visible differences count; the commonest answer has a line of its own.
+    The commonest answer has a line of its own.
     """
-    for each in rivals(found):
-        ahead = (each["value"] > found.value) == higher_is_better and each["value"] != found.value
-        if each["p_value"] < VISIBLE and ahead:
-            return each, True
-    equal = next((each for each in rivals(found) if each["p_value"] >= VISIBLE), None)
+    ahead = next((each for each in rivals(found) if is_visible(each) and is_ahead(found, each)), None)
+    if ahead is not None:
+        return ahead, True
+    equal = next((each for each in rivals(found) if not is_visible(each)), None)
     return None if equal is None else (equal, False)
 
 
-def is_outdone(s: Signs) -> bool:
-    """Whether a baseline that reads the text is visibly better than the model."""
-    found = outdone(s.seen.beside, s.seen.higher_is_better) if s.seen.beside is not None else None
-    return found is not None and found[1]
+def is_visible(other: dict[str, Any]) -> bool:
+    """Whether these rows can tell the model and this baseline apart."""
+    return bool(other["p_value"] < VISIBLE)
 
 
-def better_than(found: Baselines, other: dict[str, Any], higher_is_better: bool) -> bool:
-    """Whether the model is visibly better than this baseline."""
-    ahead = (found.value > other["value"]) == higher_is_better and found.value != other["value"]
-    return bool(ahead and other["p_value"] < VISIBLE)
+def is_ahead(found: Baselines, other: dict[str, Any]) -> bool:
+    """Whether this baseline has the better score."""
+    return bool(other["value"] != found.value) and (other["value"] > found.value) == higher_is_better(found.metric)

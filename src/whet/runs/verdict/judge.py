@@ -20,7 +20,7 @@ import numpy as np
 from whet.records import Baselines, End, Evaluation, Finding, Record, Start, Step
 from whet.runs.curves import Curves, Series, curves, window_means
 from whet.runs.verdict import wording as say
-from whet.runs.verdict.beside import outdone
+from whet.runs.verdict.beside import most_telling, outdone
 from whet.runs.verdict.features import FEW_ROWS, Floats, Observed, Signs, few_rows, jitter
 from whet.runs.verdict.rules import ENOUGH, Call, first_call
 
@@ -45,6 +45,8 @@ _TONES = {"not-enough": "", **dict.fromkeys(("healthy", "plateau"), "good")}
 _TONES |= dict.fromkeys(("underfitting", "erratic", "overfitting", "beyond-this-model"), "warn")
 _WHATEVER_THE_ROWS = frozenset({"diverging", "text-unknown", "not-enough", "rate-too-high", "rate-too-low"})
 """Verdicts that stand on the training rows or on none: few evaluation rows make them no less sure."""
+_SETTINGS_ARE_FINE = frozenset({"healthy", "plateau", "underfitting", "not-learning"})
+"""Verdicts whose own advice would not help where a simpler answer is better."""
 
 _REPLAYS = 30
 
@@ -94,7 +96,7 @@ def judge(seen: Observed) -> Verdict:
     call = first_call(signs)
     replayed = _replays(signs)
     doubt = _doubt(signs, call, replayed)
-    advice = _by_the_score(signs) if doubt and _TONES.get(call.verdict) == "good" else call.advice
+    advice = _advice(signs, call, doubt)
     return Verdict(
         verdict=call.verdict,
         sentence=call.sentence,
@@ -110,30 +112,29 @@ def judge(seen: Observed) -> Verdict:
 
 def baseline(s: Signs) -> str:
     """A line for a score that a simpler answer to the same rows reaches, or comes near enough to by luck."""
-    found = outdone(s.seen.beside, s.seen.higher_is_better) if s.seen.beside is not None else None
-    if s.seen.beside is not None and found is not None and found[1]:
-        return _worse(s, s.seen.beside, found[0])
-    constant = _no_better_than_constant(s)
-    if constant or found is None or s.seen.beside is None:
-        return constant
-    beside, other = s.seen.beside, found[0]
+    beside = s.seen.beside
+    found = outdone(beside) if beside is not None else None
+    if beside is None or found is None:
+        return _no_better_than_constant(s)
+    other, visible = found
     own = f"{beside.metric} {say.scored(beside.metric, beside.value)}"
+    rows = f"{beside.rows:,} {beside.split} rows"
+    if visible:
+        return f"Worse than {say.rival(beside, other)} on the same {rows} ({own}, p = {other['p_value']:.2g})."
     return (
-        f"No better than {say.rival(beside, other)}, as far as {beside.rows:,} {beside.split} rows can tell ({own}): "
-        "more labelled rows would help both, and show which is better."
+        _no_better_than_constant(s) or f"No better than {say.rival(beside, other)}, as far as {rows} can tell ({own})."
     )
 
 
-def _worse(s: Signs, beside: Baselines, other: dict[str, Any]) -> str:
-    own = say.scored(beside.metric, beside.value)
-    if s.count and s.tail_t > 0.6:
-        todo = f"train longer ({say.epochs(s, 3)}), or leave the settings to the recipe (--recipe auto)"
-    else:
-        todo = "fewer epochs or a lower rate, more rows, or a larger model (--model) may change that"
-    return (
-        f"Worse than {say.rival(beside, other)} on the same {beside.rows:,} {beside.split} rows "
-        f"({beside.metric} {own}, p = {other['p_value']:.2g}): {todo}."
-    )
+def _advice(s: Signs, call: Call, doubt: str) -> str:
+    """That of the rule, unless the score on the same rows says something else."""
+    found = outdone(s.seen.beside) if s.seen.beside is not None else None
+    if found is not None and found[1] and call.verdict in _SETTINGS_ARE_FINE:
+        longer = f"Train longer ({say.epochs(s, 3)}): the model has hardly moved. " if s.tail_t > 0.6 else ""
+        return f"{longer}More labelled rows or a larger model (--model) would let fine-tuning pay."
+    if doubt and _TONES.get(call.verdict) == "good":
+        return _by_the_score(s)
+    return call.advice
 
 
 def _no_better_than_constant(s: Signs) -> str:
@@ -194,10 +195,8 @@ def _rows(records: Sequence[Record], found: Curves) -> int:
 
 
 def _beside(records: Sequence[Record]) -> Baselines | None:
-    """Where most rows were answered: those say most; of equals the later one, the test rows."""
     made = [record for record in records if isinstance(record, Baselines)]
-    most = max((record.rows for record in made), default=0)
-    return next((record for record in reversed(made) if record.rows == most), None)
+    return most_telling(made) if made else None
 
 
 def entropy(shares: Iterable[float]) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from whet.runs.verdict import wording as say
-from whet.runs.verdict.beside import above_commonest, better_than, is_outdone, labels_to_blame
+from whet.runs.verdict.beside import above_commonest, is_ahead, is_visible, labels_to_blame
 from whet.runs.verdict.features import (
     ENOUGH_REACH,
     MOVED,
@@ -172,7 +172,7 @@ def beyond_this_model(s: Signs) -> Call | None:
         return None
     trained = reach(s) >= MOVED or s.tail_t < 0.9
     constant = next((each for each in found.baselines if each["name"] == "commonest"), None)
-    if not trained or constant is None or better_than(found, constant, s.seen.higher_is_better):
+    if not trained or constant is None or (is_visible(constant) and not is_ahead(found, constant)):
         return None
     scores = f"{say.scored(found.metric, found.value)}, commonest answer {say.scored(found.metric, constant['value'])}"
     return Call(
@@ -360,8 +360,6 @@ def healthy(s: Signs) -> Call | None:
     more = f"Still falling: {say.epochs(s, 1.5)} may gain a little." if falling else "More data may still help."
     no_better = s.seen.score is not None and not s.beats_majority
     ship = "Do not ship it yet: its answers are no better than the commonest one." if no_better else "Ship it."
-    if is_outdone(s):
-        ship = "Do not ship it yet: a simpler answer to the same rows is better."
     ship = "Then ship it." if s.seen.unknown >= say.FEW_UNKNOWN and ship == "Ship it." else ship
     return Call(
         verdict="healthy",

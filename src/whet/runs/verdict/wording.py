@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from whet.records import Baselines
-from whet.runs.verdict.beside import rivals
+from whet.runs.verdict.beside import IN_SENTENCES, rivals
 from whet.runs.verdict.features import Signs
 
 FEW_UNKNOWN = 0.03
@@ -85,16 +85,13 @@ def since(s: Signs) -> str:
     return "" if s.best == s.count - 1 else f" and is {loss(s, s.e[-1])} at the end"
 
 
-_IN_FULL = {"frozen": "logistic regression on the frozen model", "TF-IDF": "logistic regression on TF-IDF"}
-
-
 def scored(metric: str, value: float) -> str:
     """A recorded score as people write it."""
     return f"{100 * value:.1f}%" if metric == "accuracy" else f"{value:.3f}"
 
 
 def rival(found: Baselines, each: dict[str, Any]) -> str:
-    return f"{_IN_FULL.get(each['name'], each['name'])} ({scored(found.metric, each['value'])})"
+    return f"{IN_SENTENCES.get(each['name'], each['name'])} ({scored(found.metric, each['value'])})"
 
 
 def none_of_them(found: Baselines) -> str:
