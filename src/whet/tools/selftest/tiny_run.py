@@ -102,7 +102,8 @@ def story(run: Path) -> dict[str, Any]:
         for record in part.records()
         if not isinstance(record, Resume) and not (isinstance(record, Save) and record.reason == "interrupted")
     ]
-    files = [*sorted(folder.model.iterdir()), folder.path / "predictions.parquet", *run.glob("parts/*/*.safetensors")]
+    files = [*sorted(folder.model.iterdir()), folder.path / "predictions.parquet", folder.path / "baselines.json"]
+    files += run.glob("parts/*/*.safetensors")
     found = {file.relative_to(run).as_posix().removeprefix("model/"): file for file in files if file.is_file()}
     sums = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in found.items()}
     return {"files": sums, "records": json.loads(json.dumps(records))}
