@@ -16,7 +16,7 @@ from whet.runs.verdict.judge import SICK, entropy
 from whet.runs.verdict.rules import first_call
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from tests.synthetic_curves import TRUTHS, Sample, sample  # noqa: E402
+from tests.synthetic_curves import TRUTHS, Sample, sample
 
 
 def called(curve: Sample) -> str:

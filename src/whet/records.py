@@ -154,6 +154,8 @@ class Baselines(Record):
     sentence: str = ""
     left_out: list[str] = field(default_factory=list)
     """Baselines that could not be made, and why."""
+    out_of_fold: bool = False
+    """Whether each row was answered by trainings that had not seen its fold."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -139,7 +139,7 @@ def test_folds_hold_out_the_same_rows_from_the_baselines(home: Path, tmp_path: P
 
     expected = out_of_fold(fit, folds).argmax(axis=1)
     record = run.baselines["validation"]
-    assert record.rows == 36
+    assert (record.rows, record.out_of_fold) == (36, True)
     assert values(record)["TF-IDF"] == accuracy(labels, expected)
     assert record.value == accuracy(labels, table["predicted"].to_pylist())
 

@@ -16,7 +16,7 @@ from whet.metrics.scores import higher_is_better
 from whet.records import Baselines, Evaluation, Record, Start, Step
 from whet.runs.curves import sparkline
 from whet.runs.progress import Progress, duration, progress
-from whet.runs.verdict.beside import IN_FULL, most_telling
+from whet.runs.verdict.beside import IN_FULL, most_telling, rows_in_words
 
 if TYPE_CHECKING:
     from whet.api import Run
@@ -113,7 +113,7 @@ def show_result(run: Run) -> None:
             if prefix + name in metrics
         ]
         if shown:
-            _show(split, ", ".join(shown))
+            _show("held out" if prefix == "" and run.best and run.best.out_of_fold else split, ", ".join(shown))
     if run.baselines:
         for line in baselines_table(most_telling(run.baselines.values())):
             click.echo(line)
@@ -129,8 +129,7 @@ def show_result(run: Run) -> None:
 
 def baselines_table(found: Baselines) -> list[str]:
     """The model among its baselines, best first, within 80 columns."""
-    of = f" of {found.of_rows:,}" if found.of_rows else ""
-    title = f"{found.metric} on {found.rows:,}{of} {found.split} rows"
+    title = f"{found.metric} on {rows_in_words(found, of=True)}"
     lines = [f"{'beside':<11}{title:<38}  95% interval      p"]
     every: list[dict[str, Any]] = [{"name": "fine-tuned", "value": found.value, "interval": found.interval}]
     every += found.baselines

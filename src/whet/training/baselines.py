@@ -60,10 +60,11 @@ def write_baselines(
     left_out = list(dict.fromkeys(made.left_out))
     content = {split: standing.as_dict() for split, standing in found.items()}
     folder.write_json(FILE, {**content, "left_out": left_out})
-    return [_record(job.state.step, split, standing, left_out) for split, standing in found.items()]
+    folded = {each.name for each in answered if each.name != each.split}
+    return [_record(job.state.step, split, split in folded, found[split], left_out) for split in found]
 
 
-def _record(step: int, split: str, standing: Standing, left_out: list[str]) -> Baselines:
+def _record(step: int, split: str, out_of_fold: bool, standing: Standing, left_out: list[str]) -> Baselines:
     shown = standing.as_dict()
     kept = ("name", "value", "interval", "p_value", "association", "above_commonest", "trained_on")
     return Baselines(
@@ -79,6 +80,7 @@ def _record(step: int, split: str, standing: Standing, left_out: list[str]) -> B
         baselines=[{name: each[name] for name in kept} for each in shown["baselines"]],
         sentence=standing.sentence,
         left_out=left_out,
+        out_of_fold=out_of_fold,
     )
 
 

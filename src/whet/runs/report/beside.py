@@ -10,7 +10,7 @@ from whet.metrics.scores import higher_is_better
 from whet.records import Baselines, Record
 from whet.runs.report.charts import metric_words
 from whet.runs.report.scores import shown
-from whet.runs.verdict.beside import IN_FULL, is_ahead, is_visible
+from whet.runs.verdict.beside import IN_FULL, is_ahead, is_visible, rows_in_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +42,10 @@ def beside_of(records: Iterable[Record]) -> list[Beside]:
 
 
 def _table(found: Baselines) -> Beside:
-    of = f" of {found.of_rows:,}" if found.of_rows else ""
     every = [{"name": "fine-tuned", "value": found.value, "interval": found.interval}, *found.baselines]
     every.sort(key=lambda each: each["value"], reverse=higher_is_better(found.metric))
     return Beside(
-        title=f"{metric_words(found.metric)} on {found.rows:,}{of} {found.split} rows",
+        title=f"{metric_words(found.metric)} on {rows_in_words(found, of=True)}",
         lines=[_line(found, each) for each in every],
         left_out=found.left_out,
     )

@@ -43,7 +43,10 @@ def model_card(folder: RunFolder) -> str:
         lines += ["", said]
     for made in records:
         if isinstance(made, Baselines):
-            lines += ["", f"Beside simpler answers to the same {made.split} rows: {_plain(made.sentence)}"]
+            lines += [
+                "",
+                f"Beside simpler answers to the same {'held-out' if made.out_of_fold else made.split} rows: {_plain(made.sentence)}",
+            ]
     lines += [
         "",
         f"Verdict on the learning curves: {_plain(verdict.sentence)} {_plain(verdict.baseline)}".rstrip(),

@@ -24,6 +24,12 @@ def most_telling(made: Iterable[Baselines]) -> Baselines:
     return max(enumerate(made), key=lambda pair: (pair[1].rows, pair[0]))[1]
 
 
+def rows_in_words(found: Baselines, of: bool = False) -> str:
+    """`252 test rows`, or `128 held-out rows` where folds held them out."""
+    of_all = f" of {found.of_rows:,}" if of and found.of_rows else ""
+    return f"{found.rows:,}{of_all} {'held-out' if found.out_of_fold else found.split} rows"
+
+
 def labels_to_blame(s: Signs) -> bool:
     """Whether the rows can show that labels do not follow from the texts.
 

@@ -20,7 +20,7 @@ import numpy as np
 from whet.records import Baselines, End, Evaluation, Finding, Record, Start, Step
 from whet.runs.curves import Curves, Series, curves, window_means
 from whet.runs.verdict import wording as say
-from whet.runs.verdict.beside import most_telling, outdone
+from whet.runs.verdict.beside import most_telling, outdone, rows_in_words
 from whet.runs.verdict.features import FEW_ROWS, Floats, Observed, Signs, few_rows, jitter
 from whet.runs.verdict.rules import ENOUGH, Call, first_call
 
@@ -118,7 +118,7 @@ def baseline(s: Signs) -> str:
         return _no_better_than_constant(s)
     other, visible = found
     own = f"{beside.metric} {say.scored(beside.metric, beside.value)}"
-    rows = f"{beside.rows:,} {beside.split} rows"
+    rows = rows_in_words(beside)
     if visible:
         return f"Worse than {say.rival(beside, other)} on the same {rows} ({own}, p = {other['p_value']:.2g})."
     return (

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from whet.runs.verdict import wording as say
-from whet.runs.verdict.beside import above_commonest, is_ahead, is_visible, labels_to_blame
+from whet.runs.verdict.beside import above_commonest, is_ahead, is_visible, labels_to_blame, rows_in_words
 from whet.runs.verdict.features import (
     ENOUGH_REACH,
     MOVED,
@@ -178,7 +178,7 @@ def beyond_this_model(s: Signs) -> Call | None:
     return Call(
         verdict="beyond-this-model",
         sentence=(
-            f"Beyond this model on these rows: on {found.rows:,} {found.split} rows it is no better than the "
+            f"Beyond this model on these rows: on {rows_in_words(found)} it is no better than the "
             f"commonest answer ({found.metric} {scores}){say.none_of_them(found)}."
         ),
         advice=(

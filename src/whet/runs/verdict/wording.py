@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from whet.records import Baselines
-from whet.runs.verdict.beside import IN_SENTENCES, rivals
+from whet.runs.verdict.beside import IN_SENTENCES, rivals, rows_in_words
 from whet.runs.verdict.features import Signs
 
 FEW_UNKNOWN = 0.03
@@ -103,9 +103,9 @@ def none_of_them(found: Baselines) -> str:
 def interval(found: Baselines) -> str:
     """Where the model's score lies, and on what."""
     if not found.interval:
-        return f"{found.metric} {scored(found.metric, found.value)} on {found.rows:,} {found.split} rows"
+        return f"{found.metric} {scored(found.metric, found.value)} on {rows_in_words(found)}"
     low, high = (scored(found.metric, edge) for edge in found.interval)
-    return f"{found.metric} {low} to {high} on {found.rows:,} {found.split} rows"
+    return f"{found.metric} {low} to {high} on {rows_in_words(found)}"
 
 
 def left_open(s: Signs) -> str:
