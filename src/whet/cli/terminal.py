@@ -130,7 +130,7 @@ def show_result(run: Run) -> None:
 def baselines_table(found: Baselines) -> list[str]:
     """The model among its baselines, best first, within 80 columns."""
     title = f"{found.metric} on {rows_in_words(found, of=True)}"
-    lines = [f"{'beside':<11}{title:<38}  95% interval      p"]
+    lines = [f"{'beside':<11}{title:<41}  95% interval      p"]
     every: list[dict[str, Any]] = [{"name": "fine-tuned", "value": found.value, "interval": found.interval}]
     every += found.baselines
     for each in sorted(every, key=lambda one: one["value"], reverse=higher_is_better(found.metric)):
@@ -138,10 +138,10 @@ def baselines_table(found: Baselines) -> list[str]:
         low_high = "{:.4f} to {:.4f}".format(*each["interval"]) if each["interval"] else ""
         p_value = f"{each['p_value']:.2g}" if "p_value" in each else ""
         lines.append(
-            f"{'':<13}{IN_FULL.get(each['name'], each['name']) + fewer:<29}{each['value']:>7.4f}"
+            f"{'':<11}{IN_FULL.get(each['name'], each['name']) + fewer:<34}{each['value']:>7.4f}"
             f"  {low_high:<16}  {p_value}".rstrip()
         )
-    return [*lines, *(f"{'':<13}{wrapped(f'left out: {why}', sys.stdout, indent=13)}" for why in found.left_out)]
+    return [*lines, *(wrapped(f"{'':<11}left out: {why}", sys.stdout, indent=13) for why in found.left_out)]
 
 
 def _in_brackets(edges: list[float] | None) -> str:

@@ -43,10 +43,8 @@ def model_card(folder: RunFolder) -> str:
         lines += ["", said]
     for made in records:
         if isinstance(made, Baselines):
-            lines += [
-                "",
-                f"Beside simpler answers to the same {'held-out' if made.out_of_fold else made.split} rows: {_plain(made.sentence)}",
-            ]
+            place = "held-out" if made.out_of_fold else made.split
+            lines += ["", f"Beside simpler answers to the same {place} rows: {_plain(made.sentence)}"]
     lines += [
         "",
         f"Verdict on the learning curves: {_plain(verdict.sentence)} {_plain(verdict.baseline)}".rstrip(),
