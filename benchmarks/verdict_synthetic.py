@@ -6,13 +6,17 @@ python benchmarks/verdict_synthetic.py --per-kind 400 --seed 2026
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 
-from whet.runs.synthetic import TRUTHS, Sample, sample
 from whet.runs.verdict.features import Observed, Signs
 from whet.runs.verdict.judge import SICK, entropy
 from whet.runs.verdict.rules import first_call
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from tests.synthetic_curves import TRUTHS, Sample, sample
 
 
 def called(curve: Sample) -> str:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from whet.config import make_config
+from whet.metrics.baselines import compare_baselines
 from whet.metrics.majority import majority
 from whet.metrics.scores import predicted, probabilities, score
-from whet.records import End, Evaluation, Record, Resume, Save, Start, Step
+from whet.records import Baselines, End, Evaluation, Record, Resume, Save, Start, Step
 from whet.runs.folder import RunFolder
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=alert(1)>"
@@ -33,6 +34,7 @@ def build_run(
     test: bool = True,
     resumed: bool = False,
     hostile: bool = False,
+    baselines: bool = False,
     seed: int = 0,
     labels: list[str] | None = None,
     **settings: Any,
@@ -49,6 +51,9 @@ def build_run(
     folder.write_json("data.json", _data(task, names, splits))
     folder.write_json("environment.json", _environment())
     for record in _records(task, names, tables, evaluations, steps, resumed, finished):
+        if baselines and isinstance(record, End):
+            for split, table in tables.items():
+                folder.append(baselines_record(table, split, steps))
         folder.append(record)
     if finished and predictions:
         _write_predictions(folder.path / "predictions.parquet", task, tables)
@@ -189,6 +194,27 @@ def _evaluation(table: _Split, split: str, step: int, steps: int) -> Evaluation:
         confusion=confusion,
         worst=worst,
         seconds=0.8,
+    )
+
+
+def baselines_record(table: _Split, split: str, step: int) -> Baselines:
+    """The model beside answers of less skill."""
+    others = {"frozen": table.logits(0.5), "TF-IDF": table.logits(0.2)}
+    found = compare_baselines(table.task, table.logits(0.9), table.labels, others, train_labels=table.labels)
+    shown = found.as_dict()
+    kept = ("name", "value", "interval", "p_value", "association", "above_commonest", "trained_on")
+    return Baselines(
+        step=step,
+        split=split,
+        metric=found.metric,
+        rows=found.rows,
+        value=found.value,
+        interval=list(found.interval or ()),
+        association=found.association,
+        train_rows=1280,
+        baselines=[{name: each[name] for name in kept} for each in shown["baselines"]],
+        sentence=found.sentence,
+        left_out=["TF-IDF: no words"] if split == "test" else [],
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from whet.config import from_environment, make_config
 from whet.errors import UsageError
-from whet.records import Evaluation, Record, shipped_evaluation
+from whet.records import Baselines, Evaluation, Record, shipped_evaluation
 from whet.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -46,9 +46,24 @@ class Run:
         found: dict[str, float] = {}
         if self.best is not None:
             found.update(self.best.metrics, loss=self.best.loss)
-        for record in self._evaluations("test")[-1:]:
+        record = self._last_test()
+        if record is not None:
             found.update({f"test_{name}": value for name, value in record.metrics.items()}, test_loss=record.loss)
         return found
+
+    @property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """The 95% interval of the main metric on each split, named as in `metrics`."""
+        from whet.runs.report.scores import main_intervals
+
+        prefix = {"test": "test_"}
+        found = main_intervals(self.records, {"validation": self.best, "test": self._last_test()})
+        return {f"{prefix.get(split, '')}{metric}": edges for (split, metric), edges in found.items()}
+
+    @property
+    def baselines(self) -> dict[str, Baselines]:
+        """The saved model beside simpler answers to the same rows, by split."""
+        return {record.split: record for record in self.records if isinstance(record, Baselines)}
 
     @cached_property
     def curves(self) -> Curves:
@@ -84,6 +99,8 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """What `whet train --json` prints."""
+        import dataclasses
+
         from whet.records import End, Start
         from whet.runs.parts import parts_as_dicts
         from whet.runs.verdict.judge import verdict_of
@@ -98,11 +115,16 @@ class Run:
             "best_step": end.best_step if end else -1,
             "seconds": round(end.seconds, 3) if end else 0.0,
             "metrics": self.metrics,
+            "intervals": {name: list(edges) for name, edges in self.intervals.items()},
             "majority": start.majority if start else {},
+            "baselines": {split: dataclasses.asdict(record) for split, record in self.baselines.items()},
             "verdict": verdict_of(self.records).as_dict(),
             "folds": start.folds if start else 0,
             "parts": parts_as_dicts(self.records),
         }
+
+    def _last_test(self) -> Evaluation | None:
+        return next(reversed(self._evaluations("test")), None)
 
     def _evaluations(self, split: str) -> list[Evaluation]:
         return [record for record in self.records if isinstance(record, Evaluation) and record.split == split]

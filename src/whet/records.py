@@ -144,6 +144,32 @@ class Evaluation(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Baselines(Record):
+    """The model beside simpler answers to the same rows of one split, measured once training is over."""
+
+    kind: ClassVar[str] = "baselines"
+    split: str
+    metric: str
+    rows: int
+    value: float
+    """The model's score on these rows."""
+    interval: list[float] | None = None
+    association: float = 0.0
+    """How far its answers agree with the labels beyond chance, in standard deviations of shuffled labels."""
+    of_rows: int | None = None
+    """All rows of the split, where `rows` are a sample of them."""
+    train_rows: int | None = None
+    baselines: list[dict[str, Any]] = field(default_factory=list)
+    """Best first: `name`, `value`, `interval`, `p_value` (paired, against the model), `association`,
+    `above_commonest` (a p-value), `trained_on` where that was fewer rows than the model's."""
+    sentence: str = ""
+    left_out: list[str] = field(default_factory=list)
+    """Baselines that could not be made, and why."""
+    out_of_fold: bool = False
+    """Whether each row was answered by trainings that had not seen its fold."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Save(Record):
     """A checkpoint that is complete on disk."""
 
@@ -191,7 +217,7 @@ class End(Record):
 
 
 KINDS: dict[str, type[Record]] = {
-    record.kind: record for record in (Start, Part, Step, Evaluation, Finding, Save, Resume, End)
+    record.kind: record for record in (Start, Part, Step, Evaluation, Finding, Save, Resume, End, Baselines)
 }
 
 
@@ -304,7 +330,7 @@ def _at_the_end(record: Record) -> bool:
     """Whether this is recorded between the last step and the end of the run: resuming comes to it again."""
     if isinstance(record, Evaluation):
         return record.split in ("test", AVERAGED)
-    return isinstance(record, Finding) and record.about == CHOICE
+    return isinstance(record, Baselines) or (isinstance(record, Finding) and record.about == CHOICE)
 
 
 def shipped_evaluation(records: Iterable[Record], split: str = "validation") -> Evaluation | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from tests.run_folders import build_run
 from whet.api import Run
 from whet.cli.compare import compare
-from whet.cli.terminal import Terminal, show_result
+from whet.cli.terminal import Terminal, baselines_table, show_result
 
 termios = pytest.importorskip("termios")
 SENTENCE = "The words of this sentence go on until they do not fit into a narrow line any more."
@@ -28,14 +30,14 @@ def shown(what: Callable[[], object], columns: int = 50) -> list[str]:
     """The lines that a real terminal of this width is sent."""
     reading, writing = os.openpty()
     termios.tcsetwinsize(writing, (24, columns))
-    os.set_blocking(reading, False)
-    with open(writing, "w", encoding="utf-8") as stream:
-        with redirect_stdout(stream), redirect_stderr(stream):
-            what()
-        stream.flush()
-        text = os.read(reading, 65536).decode()
+    with open(writing, "w", encoding="utf-8") as stream, redirect_stdout(stream), redirect_stderr(stream):
+        what()
+    text = b""
+    with suppress(OSError):  # how a terminal ends that nobody writes to any more
+        while part := os.read(reading, 65536):
+            text += part
     os.close(reading)
-    return text.replace("\r\n", "\n").splitlines()
+    return text.decode().replace("\r\n", "\n").splitlines()
 
 
 def test_a_line_that_stays_is_cut_between_words() -> None:
@@ -67,6 +69,32 @@ def test_the_result_fits_the_terminal(tmp_path: Path, monkeypatch: pytest.Monkey
     place = next(index for index, line in enumerate(lines) if line.startswith("verdict"))
     assert max(map(len, lines)) <= 50
     assert lines[place + 1].startswith(" " * 11)
+
+
+@pytest.mark.parametrize("task", ["binary", "multilabel", "regression"])
+def test_simpler_answers_are_a_table_of_eighty_columns(tmp_path: Path, task: str) -> None:
+    run = Run(build_run(tmp_path / "run", task=task, baselines=True).path)
+    longest = dataclasses.replace(run.baselines["test"], rows=4000, of_rows=1_000_000, left_out=["TF-IDF: " + SENTENCE])
+    longest.baselines[0]["trained_on"] = 20_000
+    lines = shown(lambda: print("\n".join(baselines_table(longest))), 80)
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("beside     ")
+    assert {line.split()[0] for line in lines[1:5]} == {"fine-tuned", "frozen", "TF-IDF", "commonest"}
+    assert "left out: TF-IDF" in lines[5]
+
+
+def test_the_result_has_interval_and_simpler_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(build_run(tmp_path / "run", baselines=True).path)
+    show_result(run)
+    said = capsys.readouterr().out
+    low, high = run.intervals["test_accuracy"]
+    assert f"test       accuracy {run.metrics['test_accuracy']:.4f} ({low:.4f} to {high:.4f}), f1" in said
+    assert "beside     accuracy on 120 test rows" in said
+    assert "majority " not in said
+    summary = run.summary()
+    assert summary["intervals"]["test_accuracy"] == [low, high]
+    assert len(summary["baselines"]["test"]["baselines"]) == 3
+    json.dumps(summary, allow_nan=False)
 
 
 def test_lines_above_a_live_line_are_indented_too() -> None:

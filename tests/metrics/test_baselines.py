@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from whet.metrics import majority, paired
-from whet.metrics.baselines import commonest_predictions, compare_baselines
+from whet.metrics.baselines import association, commonest_predictions, compare_baselines
 from whet.metrics.scores import MAIN_METRIC, predicted
 
 
@@ -120,3 +120,55 @@ def test_numbers_from_1_on_keep_all_their_digits() -> None:
     truth = np.arange(20.0)
     assert "fine-tuned 100.000" in compare_baselines("regression", truth + 10, truth, {}, metric="mse").sentence
     assert "fine-tuned 1.000" in compare_baselines("binary", answers(LABELS, 0), LABELS, {}).sentence
+
+
+def test_association_is_the_z_score_of_shuffled_labels() -> None:
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 3, 40)
+    logits = rng.normal(size=(40, 3)) + np.eye(3)[labels]
+    likely = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    own = [likely[np.arange(40), rng.permutation(labels)].sum() for _ in range(20_000)]
+    expected = (likely[np.arange(40), labels].sum() - np.mean(own)) / np.std(own)
+    assert expected > 2
+    assert association("multiclass", logits, labels) == pytest.approx(expected, abs=0.1)
+
+
+def test_association_sees_what_accuracy_does_not() -> None:
+    """The commonest class on every row, and surer of it where it is right."""
+    labels = np.array([0, 1, 1, 1] * 30)
+    logits = np.stack([np.zeros(120), np.where(labels == 1, 1.2, 0.8)], axis=1)
+    found = compare_baselines("binary", logits, labels, {}, train_labels=labels)
+    assert found.value == found.baselines[0].value == 0.75
+    assert found.association > 5
+    assert found.baselines[0].association == 0.0
+
+
+@pytest.mark.parametrize("kind", sorted(MAIN_METRIC))
+def test_answers_that_know_the_labels_are_associated_with_them(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    labels: Any = {
+        "binary": rng.integers(0, 2, 40),
+        "multiclass": rng.integers(0, 3, 40),
+        "multilabel": (rng.random((40, 3)) < 0.5).astype(int),
+        "regression": rng.normal(size=40),
+    }[kind]
+    known = {"multilabel": lambda: 2.0 * labels - 1, "regression": lambda: labels[:, None]}
+    logits = known.get(kind, lambda: np.eye({"binary": 2}.get(kind, 3))[labels])()
+    assert association(kind, logits, labels) > 5
+    assert abs(association(kind, logits, rng.permutation(labels))) < 3
+
+
+def test_scores_have_intervals_and_stand_against_the_commonest() -> None:
+    others = {"good": answers(LABELS, 30), "poor": answers(LABELS, 140)}
+    found = compare_baselines("binary", answers(LABELS, 10), LABELS, others, train_labels=LABELS)
+    above = {each.name: each.above_commonest for each in found.baselines}
+    assert above["good"] < 1e-6
+    assert above["poor"] == above["commonest"] == 1.0
+    assert found.interval is not None
+    assert found.interval[0] < found.value < found.interval[1]
+    assert compare_baselines("binary", answers(LABELS, 10), LABELS, others).baselines[0].above_commonest is None
+
+
+def test_a_sample_of_the_rows_is_called_one() -> None:
+    found = compare_baselines("binary", answers(LABELS, 30), LABELS, {}, of_rows=4000)
+    assert found.sentence.startswith("accuracy on 300 of 4,000 rows: ")

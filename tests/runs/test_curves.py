@@ -105,7 +105,7 @@ def test_the_frame_has_a_row_a_step() -> None:
 
 def test_runs_are_read_without_torch_pandas_or_scipy() -> None:
     heavy = ["torch", "transformers", "datasets", "pandas", "scipy", "sklearn", "pyarrow"]
-    modules = ["curves", "verdict.judge", "verdict.foreign_logs", "compare", "summary", "synthetic", "folder"]
+    modules = ["curves", "verdict.judge", "verdict.foreign_logs", "compare", "summary", "folder"]
     code = (
         f"import sys, {', '.join('whet.runs.' + name for name in modules)};"
         f"print([name for name in {heavy} if name in sys.modules])"

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
+from tests.synthetic_curves import draw
 from whet.records import Evaluation, Finding, Record, Start
-from whet.runs.synthetic import draw
 from whet.runs.verdict.judge import SICK, SURE_ENOUGH, early_verdict, verdict_of
 
 

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from whet.cli.output import guard_output, make_console
-from whet.records import Evaluation, Record, Start, Step
+from whet.metrics.scores import higher_is_better
+from whet.records import Baselines, Evaluation, Record, Start, Step
 from whet.runs import score_words as words
 from whet.runs.curves import sparkline
 from whet.runs.progress import Progress, duration, progress
+from whet.runs.verdict.beside import IN_FULL, most_telling, rows_in_words
 from whet.utils.text import neutral, neutral_lines
 
 if TYPE_CHECKING:
@@ -110,10 +112,13 @@ def show_result(run: Run) -> None:
     task = start.task if start else ""
     folded = start is not None and start.folds > 0
     for split, prefix in (("held out" if folded else "validation", ""), ("test", "test_")):
-        shown = _scores(task, summary["labels"], metrics, prefix)
+        shown = _scores(task, summary["labels"], metrics, prefix, intervals=summary["intervals"])
         if shown:
-            _show(split, shown)
-    if majority:
+            _show("held out" if prefix == "" and run.best and run.best.out_of_fold else split, shown)
+    if run.baselines:
+        for line in baselines_table(most_telling(run.baselines.values())):
+            click.echo(neutral_lines(line))
+    elif majority:
         shown = _scores(task, summary["labels"], majority, "", _CONSTANTS[task])
         _show(words.constant(task), f"{shown} ({words.always(task, majority['label'])})")
     said = " ".join(verdict[part] for part in ("sentence", "doubt", "baseline", "advice") if verdict[part])
@@ -122,6 +127,23 @@ def show_result(run: Run) -> None:
     if (run.path / "report.html").is_file():
         _show("report", str(run.path / "report.html"))
     click.echo(f"\n{load_snippet(run)}")
+
+
+def baselines_table(found: Baselines) -> list[str]:
+    """The model among its baselines, best first, within 80 columns."""
+    title = f"{found.metric} on {rows_in_words(found, of=True)}"
+    lines = [f"{'beside':<11}{title:<41}  95% interval      p"]
+    every: list[dict[str, Any]] = [{"name": "fine-tuned", "value": found.value, "interval": found.interval}]
+    every += found.baselines
+    for each in sorted(every, key=lambda one: one["value"], reverse=higher_is_better(found.metric)):
+        fewer = f", {each['trained_on']:,} rows" if each.get("trained_on") else ""
+        low_high = "{:.4f} to {:.4f}".format(*each["interval"]) if each["interval"] else ""
+        p_value = f"{each['p_value']:.2g}" if "p_value" in each else ""
+        lines.append(
+            f"{'':<11}{IN_FULL.get(each['name'], each['name']) + fewer:<34}{each['value']:>7.4f}"
+            f"  {low_high:<16}  {p_value}".rstrip()
+        )
+    return [*lines, *(wrapped(f"{'':<11}left out: {why}", sys.stdout, indent=13) for why in found.left_out)]
 
 
 def _show(name: str, said: str) -> None:
@@ -172,9 +194,19 @@ _CONSTANTS = {**{task: names[:1] for task, names in _SHOWN.items()}, "regression
 
 
 def _scores(
-    task: str, labels: Sequence[str], metrics: Mapping[str, Any], prefix: str, names: Sequence[str] | None = None
+    task: str,
+    labels: Sequence[str],
+    metrics: Mapping[str, Any],
+    prefix: str,
+    names: Sequence[str] | None = None,
+    intervals: Mapping[str, Sequence[float]] | None = None,
 ) -> str:
+    def edges(name: str) -> str:
+        found = (intervals or {}).get(prefix + name)
+        return "" if found is None else f" ({words.score(name, found[0])} to {words.score(name, found[1])})"
+
     known = [name for name in names or _SHOWN.get(task, ()) if prefix + name in metrics]
     return ", ".join(
-        f"{words.metric_of(name, task, labels)} {words.score(name, metrics[prefix + name])}" for name in known
+        f"{words.metric_of(name, task, labels)} {words.score(name, metrics[prefix + name])}{edges(name)}"
+        for name in known
     )

@@ -4,8 +4,9 @@
     evaluate.load("glue", "mrpc").compute(predictions=[1, 0], references=[1, 1])
 
 `scores` computes from labels or logits, `intervals` says how far a score can be trusted, `calibration`
-whether the probabilities can, `baseline` what a constant answer would have scored, `linear` and `rivals` what linear
-models score on the same rows, and `loading` has the objects that code written for the `evaluate` library expects.
+whether the probabilities can, `majority` what a constant answer would have scored, `linear_models` and `baselines` what
+linear models score on the same rows, and `evaluate_api` has the objects that code written for the `evaluate` library
+expects.
 """
 
 from __future__ import annotations

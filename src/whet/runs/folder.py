@@ -9,6 +9,7 @@ parts/             fold-1/ … or seed-1/ …: records and checkpoints of each t
 model/             a standard Hugging Face folder
 model.sums.json    what proves that the files in it are those that were written
 predictions.parquet
+baselines.json     simpler answers to the same rows, with what they score
 report.html
 """
 

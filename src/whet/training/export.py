@@ -19,6 +19,7 @@ from whet.models.pretrained import save_model
 from whet.records import Evaluation, Record
 from whet.runs.folder import SUMS, RunFolder, files_of, sum_of
 from whet.runs.report.model_card import model_card
+from whet.training.baselines import write_baselines
 from whet.training.checkpoints import CheckpointFolder
 from whet.training.choice import Choice, choose
 from whet.training.evaluation import Evaluator
@@ -71,6 +72,8 @@ def finish(
             return
         with _disk_faults(folder.path):
             write_predictions(folder.path / "predictions.parquet", job, logits, held_out)
+            for found in write_baselines(folder, job, logits, evaluator.between, held_out):
+                append(found)
             _put_model_in_place(folder, written.result())
             sync_folder(folder.path)
 

@@ -223,3 +223,33 @@ def test_labels_that_no_row_of_a_split_has_are_named() -> None:
         logits=np.eye(3),
     )
     assert _unmeasured(given, "test") == "Not measured, for no test row has them: 'b'."
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "multilabel", "regression"])
+def test_simpler_answers_stand_beside_the_model_on_both_pages(tmp_path: Path, task: str) -> None:
+    folder = build_run(tmp_path / "run", task=task, baselines=True)
+    tables = read_report(folder).beside
+    assert [len(table.lines) for table in tables] == [4, 4]
+    assert [line.name for line in tables[0].lines if line.is_model] == ["fine-tuned"]
+    page, card = Parsed(write_report(folder).read_text()).text, write_markdown(folder).read_text()
+    for line in tables[1].lines:
+        assert line.name in page
+        assert line.value in page
+        assert f"| {line.value} |" in card
+    assert "worse (p = " in page
+    assert "Left out: TF-IDF: no words" in page
+    assert "Left out: TF-IDF: no words" in card
+
+
+def test_a_run_without_baselines_has_no_such_part(tmp_path: Path) -> None:
+    folder = build_run(tmp_path / "run")
+    assert read_report(folder).beside == []
+    assert "simpler answers" not in write_report(folder).read_text()
+
+
+def test_how_sure_a_verdict_is_stands_on_the_page_once(tmp_path: Path) -> None:
+    many, few = (build_run(tmp_path / str(rows), rows=rows) for rows in (400, 16))
+    unsure = Parsed(write_report(few).read_text()).text
+    assert "Unsure: 16 evaluation rows" in unsure
+    assert not re.search(r"Confidence \d", unsure)
+    assert re.search(r"Confidence \d", Parsed(write_report(many).read_text()).text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from whet.config import make_config
-from whet.records import Evaluation, Start
+from whet.records import Baselines, Evaluation, Start
 from whet.runs.folder import RunFolder
 from whet.runs.report.model_card import model_card
 
@@ -43,3 +43,10 @@ def test_the_card_has_score_majority_and_fingerprint(tmp_path: Path) -> None:
 def test_a_label_cannot_become_markup(tmp_path: Path) -> None:
     card = model_card(a_run(tmp_path / "run", label="<script>|x"))
     assert "<script>" not in card
+
+
+def test_the_card_has_the_simpler_answers(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    sentence = "accuracy on 10 rows: fine-tuned .800, TF-IDF .700."
+    run.append(Baselines(step=9, split="validation", metric="accuracy", rows=10, value=0.8, sentence=sentence))
+    assert f"Beside simpler answers to the same validation rows: {sentence}" in model_card(run)

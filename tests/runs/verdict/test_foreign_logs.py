@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.synthetic_curves import draw
 from whet.cli.verdict import verdict
 from whet.errors import DataError, UsageError
 from whet.records import Evaluation, to_line
-from whet.runs.synthetic import draw
 from whet.runs.verdict.foreign_logs import Constants, read_observed
 from whet.runs.verdict.judge import judge
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.synthetic_curves import TRUTHS, Sample, draw, sample
 from whet.errors import UsageError
 from whet.records import End, Evaluation, Record, Start, Step
-from whet.runs.synthetic import TRUTHS, Sample, draw, sample
 from whet.runs.verdict.features import Observed, Signs, rank_correlation
 from whet.runs.verdict.foreign_logs import Constants, read_observed
 from whet.runs.verdict.judge import SICK, VERDICTS, Verdict, entropy, judge, verdict_of
@@ -252,7 +252,7 @@ def test_too_few_records_are_not_enough() -> None:
 
 
 def test_every_verdict_that_can_be_called_is_listed() -> None:
-    assert set(TRUTHS) | {"not-enough", "text-unknown"} == set(VERDICTS)
+    assert set(TRUTHS) | {"not-enough", "text-unknown", "beyond-this-model"} == set(VERDICTS)
     assert not_enough(Signs(OVERFITTED)) is None
     assert isinstance(judge(OVERFITTED), Verdict)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from whet.errors import some_of
-from whet.records import AVERAGED, Evaluation, Start
+from whet.records import AVERAGED, Baselines, Evaluation, Start
 from whet.runs import score_words as words
 from whet.runs.folder import RunFolder
 from whet.runs.parts import parts_sentence
@@ -51,6 +51,10 @@ def model_card(folder: RunFolder) -> str:
         lines += ["", f"{answer[0].upper()}{answer[1:]} scores {metric} {words.score(metric, value)}."]
     if said := parts_sentence(records):
         lines += ["", said]
+    for made in records:
+        if isinstance(made, Baselines):
+            place = "held-out" if made.out_of_fold else made.split
+            lines += ["", f"Beside simpler answers to the same {place} rows: {markdown_escaped(made.sentence)}"]
     judged = markdown_escaped(f"{verdict.sentence} {verdict.baseline}".strip())
     lines += [
         "",

@@ -12,7 +12,7 @@ import numpy as np
 from whet.errors import some_of
 from whet.metrics.intervals import PROPORTIONS, Interval, absent_classes, score_intervals, smallest_visible, wilson
 from whet.metrics.scores import FROM_MARGINS, TASK_METRICS, higher_is_better, metric_named
-from whet.records import Record, Start, shipped_evaluation
+from whet.records import Baselines, Evaluation, Record, Start, shipped_evaluation
 from whet.runs.curves import Curves
 from whet.runs.parts import parts_sentence
 from whet.runs.report.charts import is_share, metric_words
@@ -79,6 +79,25 @@ def scores_of(curves: Curves, records: Sequence[Record], answers: Mapping[str, A
     remarks += [line for split, given in answers.items() if (line := _unmeasured(given, split))]
     remarks += [said] if (said := parts_sentence(records)) else []
     return Scores(main=main, table=table, remarks=remarks)
+
+
+def main_intervals(
+    records: Sequence[Record], evaluations: Mapping[str, Evaluation | None]
+) -> dict[tuple[str, str], tuple[float, float]]:
+    """The interval of the main metric in these evaluations, by split and metric, where their rows give one."""
+    start = next((record for record in records if isinstance(record, Start)), None)
+    made = {(each.split, each.metric): each for each in records if isinstance(each, Baselines) and not each.of_rows}
+    found: dict[tuple[str, str], tuple[float, float]] = {}
+    for split, record in evaluations.items():
+        if start is None or record is None or start.metric not in record.metrics:
+            continue
+        name, value, beside = start.metric, record.metrics[start.metric], made.get((split, start.metric))
+        if name in PROPORTIONS and record.rows:
+            own = wilson(round(value * record.rows), record.rows)
+            found[split, name] = own.low, own.high
+        elif beside is not None and beside.interval is not None:
+            found[split, name] = beside.interval[0], beside.interval[1]
+    return found
 
 
 def shown(metric: str, value: float) -> str:

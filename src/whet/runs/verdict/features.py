@@ -13,6 +13,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from whet.records import Baselines
+
 Floats = NDArray[np.float64]
 
 
@@ -54,6 +56,8 @@ class Observed:
     learning_rate: float | None = None
     epochs: float | None = None
     batch_size: int | None = None
+    beside: Baselines | None = None
+    """The model among simpler answers to the same rows, where they were made."""
     broke: int | None = None
     """The step at which training met a loss that is not finite."""
     assumed: tuple[str, ...] = ()
@@ -146,6 +150,23 @@ class Signs:
             return 1 / math.sqrt(rows)  # a correlation is 0 by chance, where p(1 - p) would say "no error"
         share = 0.5 if majority is None else majority
         return math.sqrt(share * (1 - share) / rows)
+
+    @cached_property
+    def left_open(self) -> float:
+        """Two standard errors, as a share of the way from the commonest answer's score to a perfect one.
+
+        0 where the number of rows is not known.
+        """
+        if self.seen.rows < 1:
+            return 0.0
+        majority = 0.5 if self.seen.majority is None else self.seen.majority
+        room = 1 - majority if self.seen.higher_is_better else abs(majority)
+        return 2 * self.error / max(room, 1e-9)
+
+    @cached_property
+    def one_row(self) -> float:
+        """What a mean loss owes to luck if each row's loss moves by L0: nothing where the rows are not known."""
+        return 1 / math.sqrt(self.seen.rows) if self.seen.rows > 0 else 0.0
 
     @cached_property
     def lead(self) -> float | None:
@@ -297,3 +318,16 @@ def levelled(s: Signs) -> int:
 
 def overlaps(s: Signs) -> bool:
     return s.seen.overlap > 0.01
+
+
+FEW_ROWS = 1 / 3
+"""Share of the way to perfect that evaluation rows may leave open before a verdict says that they are few."""
+ROWS_TO_BLAME = 1 / 8
+"""The same, for calling labels wrong that may as well be beyond the model."""
+MOVED = 5 * ENOUGH_REACH
+"""A model that has moved so far has been trained, whatever it has learnt."""
+
+
+def few_rows(s: Signs) -> bool:
+    """Too few evaluation rows to claim much."""
+    return s.left_open > FEW_ROWS

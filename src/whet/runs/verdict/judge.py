@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from whet.records import End, Finding, Record, Start, Step
+from whet.records import Baselines, End, Evaluation, Finding, Record, Start, Step
 from whet.runs.curves import Curves, Series, curves, window_means
 from whet.runs.score_words import always_giving
 from whet.runs.verdict import wording as say
-from whet.runs.verdict.features import Floats, Observed, Signs, jitter
+from whet.runs.verdict.beside import most_telling, outdone, rows_in_words
+from whet.runs.verdict.features import FEW_ROWS, Floats, Observed, Signs, few_rows, jitter
 from whet.runs.verdict.rules import ENOUGH, Call, first_call
 
 VERDICTS = (
@@ -36,13 +37,17 @@ VERDICTS = (
     "not-learning",
     "leak-suspected",
     "label-noise-suspected",
+    "beyond-this-model",
     "text-unknown",
     "not-enough",
 )
-SICK = frozenset(VERDICTS) - {"healthy", "plateau", "not-enough"}
+SICK = frozenset(VERDICTS) - {"healthy", "plateau", "not-enough", "beyond-this-model"}
 _TONES = {"not-enough": "", **dict.fromkeys(("healthy", "plateau"), "good")}
-_TONES |= dict.fromkeys(("underfitting", "erratic", "overfitting"), "warn")
-_TRY_AGAIN = "Train once more with another seed (--seed) before you rely on it."
+_TONES |= dict.fromkeys(("underfitting", "erratic", "overfitting", "beyond-this-model"), "warn")
+_WHATEVER_THE_ROWS = frozenset({"diverging", "text-unknown", "not-enough", "rate-too-high", "rate-too-low"})
+"""Verdicts that stand on the training rows or on none: few evaluation rows make them no less sure."""
+_SETTINGS_ARE_FINE = frozenset({"healthy", "plateau", "underfitting", "not-learning"})
+"""Verdicts whose own advice would not help where a simpler answer is better."""
 
 _REPLAYS = 30
 
@@ -58,10 +63,10 @@ class Verdict:
     """From 0 to 1: how often the curve, replayed with its own noise, is judged the same."""
     numbers: dict[str, float | None] = field(default_factory=dict)
     doubt: str = ""
-    """Names the verdict that the replays come to more often than to this one, where there is such; else empty."""
+    """Why the verdict is not sure, where it is not: few rows, or another verdict comes out of most replays."""
     advice: str = ""
     baseline: str = ""
-    """Says so where the score is no better than the commonest answer's, whatever the verdict; else empty."""
+    """Says so where a simpler answer is as good or better, and what to do, whatever the verdict; else empty."""
     assumed: tuple[str, ...] = ()
     """What had to be guessed, because the file does not say it."""
 
@@ -91,8 +96,8 @@ def judge(seen: Observed) -> Verdict:
     signs = Signs(seen)
     call = first_call(signs)
     replayed = _replays(signs)
-    doubt = _doubt(call, replayed)
-    advice = _TRY_AGAIN if doubt and _TONES.get(call.verdict) == "good" else call.advice
+    doubt = _doubt(signs, call, replayed)
+    advice = _advice(signs, call, doubt)
     return Verdict(
         verdict=call.verdict,
         sentence=call.sentence,
@@ -101,13 +106,39 @@ def judge(seen: Observed) -> Verdict:
         doubt=doubt,
         numbers=_numbers(signs, call),
         advice=advice if call.verdict == "text-unknown" else f"{say.partly_unknown(signs)}{advice}",
-        baseline=baseline(signs),
+        baseline="" if call.verdict == "beyond-this-model" else baseline(signs),
         assumed=seen.assumed,
     )
 
 
 def baseline(s: Signs) -> str:
-    """A line for a score that always giving one answer would reach, or come near enough by luck."""
+    """A line for a score that a simpler answer to the same rows reaches, or comes near enough to by luck."""
+    beside = s.seen.beside
+    found = outdone(beside) if beside is not None else None
+    if beside is None or found is None:
+        return _no_better_than_constant(s)
+    other, visible = found
+    own = f"{beside.metric} {say.scored(beside.metric, beside.value)}"
+    rows = rows_in_words(beside)
+    if visible:
+        return f"Worse than {say.rival(beside, other)} on the same {rows} ({own}, p = {other['p_value']:.2g})."
+    return (
+        _no_better_than_constant(s) or f"No better than {say.rival(beside, other)}, as far as {rows} can tell ({own})."
+    )
+
+
+def _advice(s: Signs, call: Call, doubt: str) -> str:
+    """That of the rule, unless the score on the same rows says something else."""
+    found = outdone(s.seen.beside) if s.seen.beside is not None else None
+    if found is not None and found[1] and call.verdict in _SETTINGS_ARE_FINE:
+        longer = f"Train longer ({say.epochs(s, 3)}): the model has hardly moved. " if s.tail_t > 0.6 else ""
+        return f"{longer}More labelled rows or a larger model (--model) would let fine-tuning pay."
+    if doubt and _TONES.get(call.verdict) == "good":
+        return _by_the_score(s)
+    return call.advice
+
+
+def _no_better_than_constant(s: Signs) -> str:
     seen = s.seen
     if seen.score is None or seen.majority is None or not len(seen.score) or seen.beaten:
         return ""
@@ -117,6 +148,13 @@ def baseline(s: Signs) -> str:
     rows = f", as far as {seen.rows} rows can tell" if seen.rows else ""
     scores = f"({say.number(s, seen.majority)}){rows}: {seen.metric} at best {say.number(s, best)}"
     return f"No better than {seen.answer} {scores}."
+
+
+def _by_the_score(s: Signs) -> str:
+    """The advice where the curve looks well and does not decide."""
+    if s.seen.beside is None:
+        return "Go by the score on rows that played no part in training, not by the curve."
+    return f"Go by the score, not by the curve: {say.interval(s.seen.beside)}."
 
 
 def observe(records: Sequence[Record]) -> Observed:
@@ -136,7 +174,7 @@ def observe(records: Sequence[Record]) -> Observed:
         higher_is_better=higher,
         chance=_chance(start, found.split, found.evaluation),
         chance_training=_chance(start, "train", found.evaluation) if start and start.prior.get("train") else None,
-        rows=start.rows.get(found.split, 0) if start else 0,
+        rows=_rows(records, found),
         answer=_answer(start),
         constant="constant prediction" if is_regression else Observed.constant,
         blind="always giving the mean" if is_regression else Observed.blind,
@@ -146,9 +184,21 @@ def observe(records: Sequence[Record]) -> Observed:
         probe=len(found.probe) == len(steps) > 0,
         learning_rate=_peak(found.learning_rate),
         epochs=start.total_steps / start.steps_per_epoch if start and start.steps_per_epoch else None,
+        beside=_beside(records),
         broke=_broke(records),
         assumed=() if start else ("two even classes, for the records do not say",),
     )
+
+
+def _rows(records: Sequence[Record], found: Curves) -> int:
+    """Evaluation rows: out of folds those of all of them, which are in no split."""
+    judged = [record.rows for record in records if isinstance(record, Evaluation) and record.split == found.split]
+    return judged[-1] if judged else found.start.rows.get(found.split, 0) if found.start else 0
+
+
+def _beside(records: Sequence[Record]) -> Baselines | None:
+    made = [record for record in records if isinstance(record, Baselines)]
+    return most_telling(made) if made else None
 
 
 def entropy(shares: Iterable[float]) -> float:
@@ -233,7 +283,11 @@ def _replays(s: Signs) -> Counter[str]:
     return Counter(first_call(Signs(_replayed(s, rng))).verdict for _ in range(_REPLAYS))
 
 
-def _doubt(call: Call, replayed: Counter[str]) -> str:
+def _doubt(s: Signs, call: Call, replayed: Counter[str]) -> str:
+    """Said once: many things follow from few rows, so they are named first."""
+    if few_rows(s) and call.verdict not in _WHATEVER_THE_ROWS:
+        rows = f"{s.seen.rows} evaluation rows know a score of {s.seen.metric} to {say.left_open(s)}"
+        return f"Unsure: {rows}."
     other, times = next(iter(replayed.most_common(1)), (call.verdict, 0))
     if other == call.verdict or times <= replayed[call.verdict]:
         return ""
@@ -246,6 +300,8 @@ def _confidence(s: Signs, call: Call, replayed: Counter[str]) -> float:
         return 1.0
     share = (replayed[call.verdict] + 1) / (_REPLAYS + 2) * s.count / (s.count + 1)
     doubt = (1.0 if s.seen.probe else 0.85) * (0.85 if s.seen.assumed else 1.0)
+    if call.verdict not in _WHATEVER_THE_ROWS:
+        doubt *= min(1.0, FEW_ROWS / max(s.left_open, 1e-9))
     return round(min(share, call.certainty) * doubt, 2)
 
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from whet.runs.verdict import wording as say
+from whet.runs.verdict.beside import above_commonest, is_ahead, is_visible, labels_to_blame, rows_in_words
 from whet.runs.verdict.features import (
     ENOUGH_REACH,
+    MOVED,
     Signs,
     as_good_as_best,
     collapsed,
@@ -163,6 +165,31 @@ def rate_too_low(s: Signs) -> Call | None:
     )
 
 
+def beyond_this_model(s: Signs) -> Call | None:
+    """Nothing is wrong with the training, and neither the model nor a simpler answer gets away from the commonest."""
+    found = s.seen.beside
+    if found is None or s.beats_majority or s.lowest_e <= 0.9 or above_commonest(found) or labels_to_blame(s):
+        return None
+    trained = reach(s) >= MOVED or s.tail_t < 0.9
+    constant = next((each for each in found.baselines if each["name"] == "commonest"), None)
+    if not trained or constant is None or (is_visible(constant) and not is_ahead(found, constant)):
+        return None
+    scores = f"{say.scored(found.metric, found.value)}, commonest answer {say.scored(found.metric, constant['value'])}"
+    return Call(
+        verdict="beyond-this-model",
+        sentence=(
+            f"Beyond this model on these rows: on {rows_in_words(found)} it is no better than the "
+            f"commonest answer ({found.metric} {scores}){say.none_of_them(found)}."
+        ),
+        advice=(
+            "More labelled rows or a larger model (--model) may help, other settings hardly. If people find these "
+            "rows easy, check the labels first (whet check)."
+        ),
+        at=s.best,
+        numbers={"association": found.association},
+    )
+
+
 def not_learning(s: Signs) -> Call | None:
     return _nothing_learnt(s) if learnt_nothing(s) else None
 
@@ -173,23 +200,30 @@ def nothing_carries_over(s: Signs) -> Call | None:
 
 
 def _nothing_learnt(s: Signs) -> Call:
+    simpler = above_commonest(s.seen.beside) if s.seen.beside is not None else None
+    advice = (
+        "Check the labels and the text column (whet check, --text, --label), then whether 32 rows can be "
+        f"learnt by heart (--epochs 50); then the rate ({say.rate(s, 3)})."
+    )
+    if s.seen.beside is not None and simpler is not None:
+        advice = (
+            f"The labels can be learnt: {say.rival(s.seen.beside, simpler)} does. Train longer ({say.epochs(s, 3)}), "
+            "or leave the settings to the recipe (--recipe auto)."
+        )
     return Call(
         verdict="not-learning",
         sentence=(
             f"Not learning: evaluation loss is {say.loss(s, s.tail_e)} at the end, where {say.chance(s)}; "
             f"{say.score(s)}."
         ),
-        advice=(
-            "Check the labels and the text column (whet check, --text, --label), then whether 32 rows can be "
-            f"learnt by heart (--epochs 50); then the rate ({say.rate(s, 3)})."
-        ),
+        advice=advice,
         at=s.count - 1,
     )
 
 
 def label_noise(s: Signs) -> Call | None:
     """Learnt by heart in training, and never right elsewhere: labels that the text does not explain."""
-    if s.beats_majority or not rises_while_training_falls(s):
+    if s.beats_majority or not rises_while_training_falls(s) or not labels_to_blame(s):
         return None
     # Little data overfits too, but has then learnt something first.
     if s.lowest_e < 0.9 or (s.lead > 1.2 and s.lowest_e < 0.985 if s.lead is not None else s.lowest_e < 0.97):
@@ -240,9 +274,11 @@ def overfitting(s: Signs) -> Call | None:
 def erratic(s: Signs) -> Call | None:
     """Up and down by more than noise; a bend that a short curve makes only once is not."""
     rises = np.diff(s.e)
-    leaps = int(np.sum(rises > 0.15))
+    # What a few rows move the mean by is not the model's unrest.
+    leaps = int(np.sum(rises > max(0.15, 2 * s.one_row)))
+    least = max(0.08, s.one_row)
     # One fall from chance to almost nothing is no unrest, however large.
-    restless = s.volatility > 0.08 and int(np.sum(rises > 0.08)) >= (2 if s.tail_e < 0.3 else 1)
+    restless = s.volatility > least and int(np.sum(rises > least)) >= (2 if s.tail_e < 0.3 else 1)
     if s.flips < 0.4 or s.turns < 2 or not (restless or leaps >= 2):
         return None
     jumps = np.abs(rises)
@@ -324,7 +360,7 @@ def healthy(s: Signs) -> Call | None:
     more = f"Still falling: {say.epochs(s, 1.5)} may gain a little." if falling else "More data may still help."
     no_better = s.seen.score is not None and not s.beats_majority
     ship = f"Do not ship it yet: its answers are no better than the {s.seen.constant}." if no_better else "Ship it."
-    ship = "Then ship it." if s.seen.unknown >= say.FEW_UNKNOWN and not no_better else ship
+    ship = "Then ship it." if s.seen.unknown >= say.FEW_UNKNOWN and ship == "Ship it." else ship
     return Call(
         verdict="healthy",
         sentence=(
@@ -343,6 +379,7 @@ RULES: tuple[Rule, ...] = (
     diverging,
     rate_too_high,
     rate_too_low,
+    beyond_this_model,
     not_learning,
     label_noise,
     overfitting,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from whet.records import Baselines
+from whet.runs.verdict.beside import IN_SENTENCES, rivals, rows_in_words
 from whet.runs.verdict.features import Signs
 
 FEW_UNKNOWN = 0.03
@@ -79,3 +83,31 @@ def partly_unknown(s: Signs) -> str:
 def since(s: Signs) -> str:
     """Where the evaluation loss stands at the end, if that is not where it was lowest."""
     return "" if s.best == s.count - 1 else f" and is {loss(s, s.e[-1])} at the end"
+
+
+def scored(metric: str, value: float) -> str:
+    """A recorded score as people write it."""
+    return f"{100 * value:.1f}%" if metric == "accuracy" else f"{value:.3f}"
+
+
+def rival(found: Baselines, each: dict[str, Any]) -> str:
+    return f"{IN_SENTENCES.get(each['name'], each['name'])} ({scored(found.metric, each['value'])})"
+
+
+def none_of_them(found: Baselines) -> str:
+    """The baselines that read the text, for a sentence that begins with a "no better than"."""
+    named = [rival(found, each) for each in rivals(found)]
+    return f", and neither is {' nor '.join(named)}" if named else ""
+
+
+def interval(found: Baselines) -> str:
+    """Where the model's score lies, and on what."""
+    if not found.interval:
+        return f"{found.metric} {scored(found.metric, found.value)} on {rows_in_words(found)}"
+    low, high = (scored(found.metric, edge) for edge in found.interval)
+    return f"{found.metric} {low} to {high} on {rows_in_words(found)}"
+
+
+def left_open(s: Signs) -> str:
+    """How far a score on so many rows may lie from the true one."""
+    return f"{points(s, 2 * s.error)} either way"

@@ -31,6 +31,8 @@ PRELOADED = (
     "pyarrow.parquet",
     "safetensors.torch",
     "scipy.stats",
+    "sklearn.feature_extraction.text",
+    "sklearn.linear_model",
     "sklearn.metrics",
     "torch",
     "transformers.models.auto.modeling_auto",

@@ -95,7 +95,12 @@ def write_model(folder: Path | str, width: int = 16, layers: int = 2, dropout: f
 def story(run: Path) -> dict[str, Any]:
     """What two executions of the same training share: weights, predictions, records without timings."""
     folder = RunFolder.open(run)
-    files = [*sorted(folder.model.iterdir()), folder.path / "predictions.parquet", *run.glob("parts/*/*.safetensors")]
+    files = [
+        *sorted(folder.model.iterdir()),
+        folder.path / "predictions.parquet",
+        folder.path / "baselines.json",
+        *run.glob("parts/*/*.safetensors"),
+    ]
     found = {file.relative_to(run).as_posix().removeprefix("model/"): file for file in files if file.is_file()}
     sums = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in found.items()}
     return {"files": sums, "records": shared_records(folder)}

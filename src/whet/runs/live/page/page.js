@@ -140,7 +140,7 @@
       card.hidden = false;
       card.className = `card verdict ${verdict.tone}`;
       const advice = element("p", "", `${verdict.advice} `);
-      advice.append(element("span", "soft small", `Confidence ${share(verdict.confidence)}.`));
+      if (!verdict.doubt) advice.append(element("span", "soft small", `Confidence ${share(verdict.confidence)}.`));
       const lines = [element("p", "sentence", verdict.sentence)];
       if (verdict.doubt) lines.push(element("p", "", verdict.doubt));
       if (verdict.baseline) lines.push(element("p", "", verdict.baseline));

@@ -1,0 +1,69 @@
+"""The model beside simpler answers to the same rows, as a table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from whet.metrics.scores import higher_is_better
+from whet.records import Baselines, Record
+from whet.runs.report.charts import metric_words
+from whet.runs.report.scores import shown
+from whet.runs.verdict.beside import IN_FULL, is_ahead, is_visible, rows_in_words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One answer to the rows."""
+
+    name: str
+    value: str
+    interval: str
+    test: str
+    """Against the model, in words; empty for the model itself."""
+    trained_on: str
+    is_model: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """One split."""
+
+    title: str
+    lines: list[Line]
+    """Best first."""
+    left_out: list[str]
+
+
+def beside_of(records: Iterable[Record]) -> list[Beside]:
+    """A table for each split on which the baselines were measured."""
+    return [_table(record) for record in records if isinstance(record, Baselines)]
+
+
+def _table(found: Baselines) -> Beside:
+    every = [{"name": "fine-tuned", "value": found.value, "interval": found.interval}, *found.baselines]
+    every.sort(key=lambda each: each["value"], reverse=higher_is_better(found.metric))
+    return Beside(
+        title=f"{metric_words(found.metric)} on {rows_in_words(found, of=True)}",
+        lines=[_line(found, each) for each in every],
+        left_out=found.left_out,
+    )
+
+
+def _line(found: Baselines, each: dict[str, Any]) -> Line:
+    low_high = " to ".join(shown(found.metric, edge) for edge in each["interval"] or ())
+    taken = each.get("trained_on")
+    return Line(
+        name=IN_FULL.get(each["name"], each["name"]),
+        value=shown(found.metric, each["value"]),
+        interval=low_high,
+        test=_test(found, each) if "p_value" in each else "",
+        trained_on=f"trained on {taken:,} of {found.train_rows or 0:,} rows" if taken else "",
+        is_model="p_value" not in each,
+    )
+
+
+def _test(found: Baselines, each: dict[str, Any]) -> str:
+    told = ("better" if is_ahead(found, each) else "worse") if is_visible(each) else "cannot be told apart"
+    return f"{told} (p = {each['p_value']:.2g})"

@@ -1,0 +1,289 @@
+"""Simpler answers beside the trained model: TF-IDF and frozen features with logistic regression, on the same rows.
+
+They are made once training is over, from the same training rows as the model, in seconds: long data is sampled. The
+frozen features come from the pretrained weights, loaded again, so a resumed run makes the same ones. A baseline that
+cannot be made is left out and named; the run goes on without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from whet.data.folds import KEPT
+from whet.errors import EnvironmentFault, Interrupted
+from whet.records import Baselines
+from whet.runs.folder import RunFolder
+from whet.training.setup import Job
+
+if TYPE_CHECKING:
+    from whet.metrics.baselines import Standing
+    from whet.training.folds import Pooled
+
+Array = np.ndarray[Any, Any]
+
+FILE = "baselines.json"
+FROZEN, TFIDF = "frozen", "TF-IDF"
+EVALUATED_ROWS = 4_000
+"""Rows of a split that the baselines answer: their scores are then known to a point and a half."""
+SHARE_OF_TRAINING = 0.05
+"""What the frozen features may cost, as a share of what the training costs."""
+FEWEST_TOKENS, MOST_TOKENS = 60_000, 400_000
+"""Tokens that the pretrained encoder reads for them, whatever the training costs."""
+
+
+def write_baselines(
+    folder: RunFolder,
+    job: Job,
+    logits: dict[str, Array],
+    between: Callable[[], None],
+    held_out: Pooled | None = None,
+) -> list[Baselines]:
+    """baselines.json and the records of the labelled splits among the model's `logits`.
+
+    Training rows that folds `held_out` stand for the validation rows: the baselines are trained fold by fold, too.
+    """
+    answered = [
+        _Answered(split, split, np.arange(len(values)), values)
+        for split, values in logits.items()
+        if job.prepared.labels(split) is not None and len(values)
+    ]
+    if held_out is not None:
+        answered.insert(0, _Answered("validation", "train", held_out.rows, held_out.logits))
+    if not answered:
+        return []
+    made = _Made(job, answered, between, held_out)
+    found = dict(made.standings())
+    left_out = list(dict.fromkeys(made.left_out))
+    content = {split: standing.as_dict() for split, standing in found.items()}
+    folder.write_json(FILE, {**content, "left_out": left_out})
+    folded = {each.name for each in answered if each.name != each.split}
+    return [_record(job.state.step, split, split in folded, found[split], left_out) for split in found]
+
+
+def _record(step: int, split: str, out_of_fold: bool, standing: Standing, left_out: list[str]) -> Baselines:
+    shown = standing.as_dict()
+    kept = ("name", "value", "interval", "p_value", "association", "above_commonest", "trained_on")
+    return Baselines(
+        step=step,
+        split=split,
+        metric=standing.metric,
+        rows=standing.rows,
+        value=standing.value,
+        interval=list(standing.interval) if standing.interval else None,
+        association=standing.association,
+        of_rows=standing.of_rows,
+        train_rows=standing.train_rows,
+        baselines=[{name: each[name] for name in kept} for each in shown["baselines"]],
+        sentence=standing.sentence,
+        left_out=left_out,
+        out_of_fold=out_of_fold,
+    )
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of one split that a baseline is trained on or answers."""
+
+    split: str
+    rows: Array
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True)
+class _Answered:
+    """Rows that the model has answered."""
+
+    name: str
+    """The split whose score this is."""
+    split: str
+    """The split that the rows are in: out of folds, the training rows."""
+    rows: Array
+    logits: Array
+
+    def only(self, rows: Array) -> _Answered:
+        """Those of these rows that are among them."""
+        kept = np.isin(self.rows, rows)
+        return _Answered(self.name, self.split, self.rows[kept], self.logits[kept])
+
+
+class _Made:
+    """The baselines of one run, split by split."""
+
+    def __init__(
+        self, job: Job, answered: list[_Answered], between: Callable[[], None], held_out: Pooled | None = None
+    ) -> None:
+        from whet.metrics.linear_models import MOST_ROWS, sample_rows
+
+        self.job, self.between = job, between
+        self.task, self.tokens = job.prepared.examples.task, job.prepared.tokens
+        self.left_out: list[str] = []
+        labels = job.prepared.labels("train")
+        assert labels is not None
+        self.train_labels = labels
+        self.folds: Array | None = None
+        if held_out is not None:
+            self.folds = np.full(len(labels), KEPT, np.int64)
+            self.folds[held_out.rows] = held_out.folds
+        budget = self._tokens_to_read()
+        self.all_rows = {each.name: len(each.rows) for each in answered}
+        self.asked = [each.only(self._sampled(each.split, budget / 2 / len(answered))) for each in answered]
+        read = sum(len(each.rows) * self._length(each.split) for each in self.asked)
+        most = int(max(budget / 2, budget - read) / self._length("train"))
+        # A smaller sample is a part of a larger one: every row that is asked for is among these.
+        self.train = _Rows("train", sample_rows(len(labels), MOST_ROWS))
+        self.frozen_train = _Rows("train", sample_rows(len(labels), min(most, MOST_ROWS)))
+        self._features: Array | None = None
+        self._encoder: Any = None
+
+    def standings(self) -> Iterator[tuple[str, Standing]]:
+        """Each split with the model and its baselines on it."""
+        from whet.metrics.baselines import compare_baselines
+
+        for asked in self.asked:
+            labels = self.job.prepared.labels(asked.split)
+            assert labels is not None
+            every = {FROZEN: self._tried(FROZEN, self._frozen, asked), TFIDF: self._tried(TFIDF, self._tfidf, asked)}
+            try:
+                standing = compare_baselines(
+                    self.task.kind,
+                    asked.logits,
+                    labels[asked.rows],
+                    {name: found for name, found in every.items() if found is not None},
+                    metric=self.job.metric,
+                    train_labels=self.train_labels,
+                    trained_on={FROZEN: len(self.frozen_train), TFIDF: self._tfidf_rows()},
+                    of_rows=self.all_rows[asked.name] if len(asked.rows) < self.all_rows[asked.name] else None,
+                )
+            except Exception as error:
+                self.left_out.append(f"{asked.name} rows: {_in_short(error)}")
+                continue
+            yield asked.name, standing
+
+    def _tried(self, name: str, make: Callable[[_Answered], Array], asked: _Answered) -> Array | None:
+        """Logits of the rows that are asked for; a baseline is never worth a run."""
+        try:
+            self.between()
+            return make(asked)
+        except Interrupted:
+            raise
+        except Exception as error:
+            self.left_out.append(f"{name}: {_in_short(error)}")
+            return None
+
+    # TF-IDF ------------------------------------------------------------------------------------------
+
+    def _tfidf(self, asked: _Answered) -> Array:
+        from whet.metrics.linear_models import tfidf_predictions
+
+        kind, outputs = self.task.kind, asked.logits.shape[1]
+        texts, pairs = self._texts(self.train)
+        labels = self.train_labels[self.train.rows]
+        if asked.split != "train":
+            return tfidf_predictions(kind, outputs, texts, pairs, labels, *self._texts(_Rows(asked.split, asked.rows)))
+
+        def fit(train: Array, held: Array) -> Array:
+            own, others = (
+                ([texts[row] for row in rows], None if pairs is None else [pairs[row] for row in rows])
+                for rows in (train, held)
+            )
+            return tfidf_predictions(kind, outputs, *own, labels[train], *others)
+
+        return self._out_of_fold(fit, self.train, asked)
+
+    def _tfidf_rows(self) -> int:
+        from whet.metrics.linear_models import tfidf_rows
+
+        return len(tfidf_rows(*self._texts(self.train)))
+
+    def _texts(self, chosen: _Rows) -> tuple[list[str], list[str] | None]:
+        rows = self.job.prepared.examples.rows[chosen.split]
+        table = rows.table.select([name for name in ("text", "pair") if name in rows.column_names]).take(chosen.rows)
+        texts = table.column("text").to_pylist()
+        return texts, table.column("pair").to_pylist() if "pair" in table.column_names else None
+
+    # Frozen features ---------------------------------------------------------------------------------
+
+    def _frozen(self, asked: _Answered) -> Array:
+        from whet.metrics.linear_models import frozen_predictions
+
+        if self.job.prepared.config.train.shard:
+            raise EnvironmentFault("the model is split over the processes")
+        kind, outputs = self.task.kind, asked.logits.shape[1]
+        labels = self.train_labels[self.frozen_train.rows]
+        if self._features is None:
+            self._features = self._read(self.frozen_train)
+        features = self._features
+        if asked.split != "train":
+            return frozen_predictions(kind, outputs, features, labels, self._read(_Rows(asked.split, asked.rows)))
+
+        def fit(train: Array, held: Array) -> Array:
+            return frozen_predictions(kind, outputs, features[train], labels[train], features[held])
+
+        return self._out_of_fold(fit, self.frozen_train, asked)
+
+    def _out_of_fold(self, fit: Callable[[Array, Array], Array], train: _Rows, asked: _Answered) -> Array:
+        """What each fold's row is given by a training on the others."""
+        from whet.metrics.linear_models import out_of_fold
+
+        assert self.folds is not None
+        return out_of_fold(fit, self.folds[train.rows])[np.searchsorted(train.rows, asked.rows)]
+
+    def _read(self, chosen: _Rows) -> Array:
+        """What the pretrained encoder makes of these rows."""
+        from whet.engine.embeddings import embed_texts, mean_token_features
+        from whet.metrics.linear_models import pair_features
+
+        prepared, hardware = self.job.prepared, self.job.hardware
+        texts, pairs = self._texts(chosen)
+        if pairs is None:
+            rows = chosen.rows
+            return mean_token_features(
+                self._pretrained(), self.tokens[chosen.split], hardware, rows=rows, between=self.between
+            )
+        both = embed_texts(
+            self._pretrained(),
+            prepared.tokenizer,
+            [*texts, *pairs],
+            hardware,
+            prepared.max_length,
+            between=self.between,
+        )
+        return pair_features(both[: len(texts)], both[len(texts) :])
+
+    def _pretrained(self) -> Any:
+        """The model as it was before training: what trained is no longer that."""
+        if self._encoder is None:
+            from whet.models.pretrained import load_model
+
+            config = self.job.prepared.config
+            loaded = load_model(config.model.model, self.task, config.model, seed=config.train.seed)
+            self._encoder = loaded.model.to(self.job.hardware.device)
+        return self._encoder
+
+    # How much is read --------------------------------------------------------------------------------
+
+    def _tokens_to_read(self) -> float:
+        """A training step costs about three forward passes over its rows."""
+        trained = self.job.plan.total_steps * self.job.feed.order.batch_size * self._length("train")
+        return float(np.clip(3 * SHARE_OF_TRAINING * trained, FEWEST_TOKENS, MOST_TOKENS))
+
+    def _length(self, split: str) -> float:
+        lengths = self.tokens[split].lengths
+        return max(1.0, float(np.mean(lengths))) if len(lengths) else 1.0
+
+    def _sampled(self, split: str, tokens: float) -> Array:
+        from whet.metrics.linear_models import sample_rows
+
+        most = min(EVALUATED_ROWS, max(1, int(tokens / self._length(split))))
+        return sample_rows(len(self.tokens[split]), most)
+
+
+def _in_short(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
