@@ -71,8 +71,9 @@ def fold_numbers(examples: Examples, folds: int | str, seed: int) -> tuple[Any, 
     else:
         k = int(folds)
         if k > smallest:
+            whose = "the rarest label has" if task.labels else "there are"
             raise UsageError(
-                f"--folds is {k}, and the rarest label has {smallest} different texts.",
+                f"--folds is {k}, and {whose} {smallest} different texts.",
                 f"Choose at most {smallest} folds, or add rows.",
             )
     return assign_folds(groups, labels, k, seed), k

@@ -113,7 +113,7 @@ def choose_folds(config: Config, examples: Examples, say: Say) -> tuple[Config, 
         labels = np.asarray(examples.rows["train"].column("label"), dtype=object)[numbers == KEPT]
         names = some_of(sorted({examples.task.labels[label] for label in labels if isinstance(label, int)}))
         alone = f" of {names}" if names else ""
-        say(f"Not measured: {kept} rows{alone}, for no other text has their label; they are always trained on.")
+        say(f"Not measured: {kept} row{'s' if kept > 1 else ''}{alone}; no other text has that label.")
     return dataclasses.replace(config, data=dataclasses.replace(config.data, folds=count)), numbers
 
 
