@@ -320,7 +320,7 @@ def test_a_flipped_bit_in_the_finished_model_is_noticed(tmp_path: Path) -> None:
 
 def test_layers_of_the_largest_weight_are_refused(model: Path, tmp_path: Path) -> None:
     """Each size alone stands in the weights; together they would be many times as large."""
-    from whet.engine.trust import refuse_unsafe_folder
+    from whet.models.safety import refuse_unsafe_folder
 
     shutil.copytree(model, tmp_path / "model")
     refuse_unsafe_folder(tmp_path / "model")
@@ -331,7 +331,7 @@ def test_layers_of_the_largest_weight_are_refused(model: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a*)*b", "((ab)+c)*", "(x{2,})+", r"(?:\w+\s?)*"])
 def test_a_repeated_repetition_is_found(pattern: str) -> None:
-    from whet.engine.trust import repeats_a_repetition
+    from whet.models.safety import repeats_a_repetition
 
     assert repeats_a_repetition(pattern)
 
@@ -346,6 +346,6 @@ def test_a_repeated_repetition_is_found(pattern: str) -> None:
     ],
 )
 def test_patterns_of_real_tokenizers_pass(pattern: str) -> None:
-    from whet.engine.trust import repeats_a_repetition
+    from whet.models.safety import repeats_a_repetition
 
     assert not repeats_a_repetition(pattern)

@@ -15,7 +15,7 @@ def compared(tmp_path: Path, count: int = 2) -> str:
 def test_scores_settings_and_the_sentence_are_on_the_page(tmp_path: Path) -> None:
     page = compared(tmp_path)
     assert "No difference between run-0 and run-1" in page
-    assert "<td>epochs</td><td>3</td><td>4</td>" in page
+    assert "<td>epochs</td><td><bdi>3</bdi></td><td><bdi>4</bdi></td>" in page
     assert "<td>learning_rate</td>" not in page
 
 
