@@ -19,19 +19,19 @@ from whet.errors import ArtifactError
 from whet.task import Task
 from whet.utils.device import Hardware
 
-FLOAT32 = Hardware(torch.device("cpu"), "float32", "")
 PATHS = pytest.mark.parametrize("width, path", [(48, "packed"), (64, "fused")])
 
 
 class Training:
     """A small model on random rows whose average is kept."""
 
-    def __init__(self, width: int, path: str, decay: float = 0.8, tokens: Any = None) -> None:
+    def __init__(self, width: int, path: str, decay: float = 0.8, tokens: Any = None, kind: str = "float32") -> None:
+        hardware = Hardware(torch.device("cpu"), kind, "")
         config = TrainConfig(learning_rate=1e-2, batch_size=8, average=decay)
         self.tokens, loss = tokens or random_tokens(rows=40), Loss(Task("binary", ("no", "yes")))
         order = Order(rows=len(self.tokens), batch_size=8, seed=0)
         model = small_model("bert", width=width, dropout=0.1)
-        self.network, self.stepper = choose_path(model, loss, config, FLOAT32, [self.tokens], order=order)
+        self.network, self.stepper = choose_path(model, loss, config, hardware, [self.tokens], order=order)
         assert self.network.path == path
         self.feed = TokenFeed(self.tokens, order, self.network, loss)
 
@@ -110,9 +110,11 @@ def test_going_on_from_a_checkpoint_gives_the_same_bits(width: int, path: str) -
     assert [name for name in one["average"] if not torch.equal(one["average"][name], other["average"][name])] == []
 
 
-@PATHS
-def test_the_averaged_model_answers_in_between_and_leaves_no_trace(width: int, path: str) -> None:
-    training = Training(width, path)
+@pytest.mark.parametrize(
+    "width, path, kind", [(48, "packed", "float32"), (64, "fused", "float32"), (64, "fused", "bf16")]
+)
+def test_the_averaged_model_answers_in_between_and_leaves_no_trace(width: int, path: str, kind: str) -> None:
+    training = Training(width, path, kind=kind)
     training.steps(0, 20)
     before, answers = training.state(), logits(training)
     with training.stepper.averaged():
