@@ -17,7 +17,8 @@ from whet.data.audit.shortcuts import telling_columns
 from whet.data.cache import Say, fingerprint, obtain
 from whet.data.columns import Columns, choose_columns, column_kind, label_columns, own_name
 from whet.data.example_files import SplitRows
-from whet.data.labels import LabelReader, labels_of_task, understand_labels
+from whet.data.label_reader import LabelReader
+from whet.data.labels import labels_of_task, understand_labels
 from whet.data.rare_labels import for_known_labels, without_rare
 from whet.data.readers.raw_table import RawSplit
 from whet.data.readers.source import Source, find_source, read_source

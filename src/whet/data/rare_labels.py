@@ -10,7 +10,8 @@ import numpy as np
 
 from whet.config import DataConfig
 from whet.data.columns import label_columns
-from whet.data.labels import LEFT_OUT, LabelReader, check_classes
+from whet.data.label_reader import LEFT_OUT, LabelReader
+from whet.data.labels import check_classes
 from whet.data.readers.raw_table import RawSplit
 from whet.errors import UsageError, some_of
 from whet.task import Task

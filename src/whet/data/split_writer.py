@@ -9,7 +9,7 @@ from typing import Any
 
 from whet.config import DataConfig
 from whet.data.columns import Columns, label_columns
-from whet.data.labels import LEFT_OUT, LabelReader
+from whet.data.label_reader import LEFT_OUT, LabelReader
 from whet.data.readers.raw_table import RawSplit, Spill
 from whet.data.splits import NAMES, assign, describe
 from whet.data.text_hashes import row_keys

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from whet.data.columns import Columns, column_kind, first_rows, label_columns
-from whet.data.labels import LabelReader
+from whet.data.label_reader import LabelReader
 from whet.data.readers.raw_table import RawSplit
 from whet.task import Task
 
