@@ -59,7 +59,9 @@ def measure(chosen: argparse.Namespace) -> None:
     from whet.training.setup import make_job, make_tokens, read_examples
     from whet.utils.device import synchronize
 
-    config = make_config({"source": chosen.source, "model": chosen.model, "batch_size": chosen.batch_size})
+    config = make_config(
+        {"source": chosen.source, "model": chosen.model, "batch_size": chosen.batch_size, "recipe": "course"}
+    )
     ranks = join_processes()
     examples, report = read_examples(chosen.source, config, lambda line: None)
     job = make_job(make_tokens(config, examples, report, lambda line: None), lambda line: None, ranks)

@@ -55,7 +55,7 @@ def stock_job(source: str, model: str) -> dict[str, Any]:
     from whet.models.pretrained import find_model, load_tokenizer
     from whet.training.setup import read_examples
 
-    config = make_config({"source": source, "model": model})
+    config = make_config({"source": source, "model": model, "recipe": "course"})
     examples, _ = read_examples(source, config, lambda line: None)
     tokenizer = load_tokenizer(model, config.model)
 

@@ -37,7 +37,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def settings(model: Path, **changes: Any) -> dict[str, Any]:
     chosen = {"model": str(model), "epochs": 1, "batch_size": 4, "learning_rate": 1e-3, "evaluations": 2}
-    return {**chosen, "precision": "float32", "run": "run", **changes}
+    return {**chosen, "recipe": "course", "precision": "float32", "run": "run", **changes}
 
 
 def without_end(run: Path) -> None:

@@ -32,7 +32,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(model: Path, run: Path) -> dict[str, Any]:
-    return {"model": str(model), "run": str(run), "epochs": 1, "batch_size": 8, "evaluations": 1}
+    chosen = {"epochs": 1, "batch_size": 8, "evaluations": 1}
+    return {"model": str(model), "run": str(run), "recipe": "course", **chosen}
 
 
 class Payload:

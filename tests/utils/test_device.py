@@ -60,6 +60,7 @@ def test_bf16_that_was_asked_for_trains_slowly_and_it_is_said(
     source = tmp_path / "rows.csv"
     write_rows(source)
     asked = {"model": str(tiny_model_folder), "precision": "bf16", "device": "cpu", "max_steps": 1}
+    asked["recipe"] = "course"
     rehearse(source, make_config(asked), print)
     lines = capsys.readouterr().out.splitlines()
     assert sum("bf16 was asked for and the CPU has no native bf16" in line for line in lines) == 1
