@@ -88,7 +88,7 @@ def test_texts_of_one_template_are_not_all_in_one_fold() -> None:
     [
         ([("one text", "bad"), ("one text", "good")], "auto", DataError, "All 2 training rows have the same text"),
         (rows_of(bad=10, good=1), "auto", DataError, r"fewer than 2 different texts: 'good' \(1\)"),
-        (rows_of(bad=10, good=3), 4, UsageError, "--folds is 4, and the rarest label has 3 different texts"),
+        (rows_of(bad=10, good=3), 4, UsageError, "folds is 4, and the rarest label has 3 different texts"),
     ],
 )
 def test_rows_that_no_fold_can_hold_are_refused(
