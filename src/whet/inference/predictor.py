@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +30,12 @@ class Prediction:
     probability: float | None
     """Of that label; None for regression."""
     probabilities: dict[str, float]
+
+    def __str__(self) -> str:
+        """`good 0.973`: the label with its probability, or the number."""
+        if isinstance(self.label, list):
+            return ", ".join(f"{label} {self.probabilities[label]:.3f}" for label in self.label) or "(none)"
+        return f"{self.label:.4g}" if self.probability is None else f"{self.label} {self.probability:.3f}"
 
     def to_dict(self) -> dict[str, Any]:
         """The same as a dictionary, ready for JSON."""
@@ -70,6 +77,7 @@ class Predictor:
         self.network = choose_network(model, self.hardware)
         self.max_length = length_limit(self.tokenizer, model.config, data.get("max_length"))
         self._tokenize = TextTokenizer(self.tokenizer, self.max_length)
+        self._turn = threading.Lock()
         self._kind = str(model.config.model_type)
 
     def __repr__(self) -> str:
@@ -98,22 +106,36 @@ class Predictor:
         return answers[0] if given.single else answers
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Array:
-        """float32 [rows, outputs]. The next rows are tokenized while the model computes these."""
-        from whet.engine.logits import compute_logits, tokens_a_batch
+        """float32 [rows, outputs]. Several threads may call it; they take turns with the model.
+
+        The next rows are tokenized while the model computes these.
+        """
+        if len(texts) <= CHUNK_ROWS:  # no thread for one text: starting it would take longer than tokenizing
+            return self._compute(self._tokens(texts, pairs, 0))
         from whet.utils.background import Beside
 
-        starts = range(0, max(1, len(texts)), CHUNK_ROWS)
-        budget = tokens_a_batch(self.hardware.device)
         parts = []
         with Beside("whet-ahead") as ahead:
             pending = ahead.submit(self._tokens, texts, pairs, 0)
-            for start in starts:
+            for start in range(0, len(texts), CHUNK_ROWS):
                 tokens = pending.result()
                 pending = ahead.submit(self._tokens, texts, pairs, start + CHUNK_ROWS)
-                parts.append(
-                    compute_logits(self.network, tokens, self.hardware, batch_rows=CHUNK_ROWS, batch_tokens=budget)
-                )
+                parts.append(self._compute(tokens))
         return np.concatenate(parts)
+
+    def _compute(self, tokens: Tokens) -> Array:
+        from whet.engine.logits import compute_logits, tokens_a_batch
+
+        # A packed forward pass changes the model's configuration while it runs, and a captured one has one place for
+        # its input: two at a time would read each other's rows. One pass has all cores anyway.
+        with self._turn:
+            return compute_logits(
+                self.network,
+                tokens,
+                self.hardware,
+                batch_rows=CHUNK_ROWS,
+                batch_tokens=tokens_a_batch(self.hardware.device),
+            )
 
     def _tokens(self, texts: Sequence[str], pairs: Sequence[str] | None, start: int) -> Tokens:
         end = start + CHUNK_ROWS
