@@ -141,7 +141,7 @@ class Predictor:
         end = start + CHUNK_ROWS
         return self._tokenize(texts[start:end], None if pairs is None else pairs[start:end])
 
-    def explain(self, logits: Array) -> Iterator[Prediction]:
+    def explain(self, logits: Array, *, raw: bool = False) -> Iterator[Prediction]:
         """Logits as label names and probabilities."""
         from whet.metrics.scores import predicted, probabilities
 
