@@ -14,6 +14,7 @@ COMMANDS = {
     "train": ("whet.cli.train:train", "Fine-tune a model on labelled text."),
     "predict": ("whet.cli.predict:predict", "Label new texts with a trained model."),
     "evaluate": ("whet.cli.evaluate:evaluate", "Score a trained model on labelled text."),
+    "decide": ("whet.cli.decide:decide", "Choose thresholds, rows for a person, sets of labels."),
     "serve": ("whet.cli.serve:serve", "Answer HTTP requests with a trained model."),
     "check": ("whet.cli.check:check", "Say what is in a data source and what is wrong with it."),
     "runs": ("whet.cli.runs:runs", "List the runs there are."),

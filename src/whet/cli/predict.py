@@ -44,6 +44,7 @@ class Given:
 @setting_option("data", "max_field_mb")
 @click.option("--device", default="auto", help="auto, cpu, cuda or mps.", show_default=True)
 @setting_option("model", "trust_remote_code")
+@click.option("--raw", is_flag=True, help="Probabilities as the model gives them, without calibration.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 def predict(
     run: str,
@@ -55,6 +56,7 @@ def predict(
     pair_column: str | None,
     device: str,
     trust_remote_code: bool | None,
+    raw: bool,
     as_json: bool,
     **reading: Any,
 ) -> None:
@@ -84,7 +86,7 @@ def predict(
         from whet.api import load
 
         predictions = load(run, device=device, trust_remote_code=bool(trust_remote_code)).predict(
-            given.texts, given.pairs
+            given.texts, given.pairs, raw=raw
         )
         if output is not None:
             _write(Path(output), given, own, predictions, with_row=bool(reading["drop_empty"]))
@@ -167,7 +169,9 @@ def _check_output(path: Path, source: str | None) -> None:
 
 def _flat(prediction: Prediction) -> dict[str, Any]:
     named = {f"p({name})": round(value, 6) for name, value in prediction.probabilities.items()}
-    return {"label": prediction.label, "probability": prediction.probability, **named}
+    decided = {"abstain": prediction.abstain, "candidates": prediction.candidates}
+    decided = {name: value for name, value in decided.items() if value is not None}
+    return {"label": prediction.label, "probability": prediction.probability, **decided, **named}
 
 
 def _write(
@@ -195,4 +199,10 @@ def _print(table: list[dict[str, Any]]) -> None:
         label = ", ".join(line["label"]) if isinstance(line["label"], list) else line["label"]
         shown = f"{label:.4f}" if isinstance(label, float) else label
         likely = "" if line["probability"] is None else f"  {line['probability']:.4f}"
-        click.echo(f"{line['row']:>6}  {shown}{likely}")
+        left = "  leave to a person" if line.get("abstain") else ""
+        fits = f"  candidates: {', '.join(map(_short, line['candidates'])) or 'none'}" if "candidates" in line else ""
+        click.echo(f"{line['row']:>6}  {shown}{likely}{left}{fits}")
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from whet.errors import ArtifactError, EnvironmentFault
+from whet.metrics.calibration import usable_temperature
 from whet.metrics.scores import predicted, probabilities
 from whet.models.pretrained import save_model
 from whet.records import Evaluation, Record
+from whet.runs.decisions import FILE, Decisions
 from whet.runs.folder import SUMS, RunFolder, files_of, sum_of
 from whet.runs.report.model_card import model_card
 from whet.training.checkpoints import CheckpointFolder
@@ -59,7 +61,8 @@ def finish(
             return
         with _disk_faults(folder.path):
             write_predictions(folder.path / "predictions.parquet", job, logits)
-            _put_model_in_place(folder, written.result())
+            sums = written.result() | _write_temperature(folder, job, logits)
+            _put_model_in_place(folder, sums)
             sync_folder(folder.path)
 
 
@@ -117,6 +120,19 @@ def _write_beside(folder: RunFolder, model: Any, tokenizer: Any) -> dict[str, st
     sums |= {name: sum_of(file) for name, file in files_of(scratch).items() if name not in sums}
     sync_tree(scratch)
     return sums
+
+
+def _write_temperature(folder: RunFolder, job: Job, logits: dict[str, Array]) -> dict[str, str]:
+    """whet.json: what makes the model's probabilities right on the validation rows. The sum of the file."""
+    labels = job.prepared.labels("validation")
+    if labels is None or "validation" not in logits or job.prepared.examples.task.kind == "regression":
+        return {}
+    temperature, why = usable_temperature(job.prepared.examples.task.kind, logits["validation"], labels)
+    found = Decisions(temperature, {"split": "validation", "rows": len(labels), "why": why})
+    path = folder.unfinished_model / FILE
+    path.write_text(found.to_json(), encoding="utf-8")
+    sync_file(path)
+    return {FILE: sum_of(path)}
 
 
 def _put_model_in_place(folder: RunFolder, sums: dict[str, str]) -> None:

@@ -18,4 +18,5 @@ def save_run(folder: Path, model: Path, *, labels: tuple[str, ...] = ("bad", "go
     columns = {"text": "review", "pair": pair, "label": "label"}
     about = {"columns": columns, "labels": list(labels), "max_length": 32}
     (folder / "data.json").write_text(json.dumps(about))
+    (folder / "records.jsonl").touch()
     return folder
