@@ -16,6 +16,7 @@ COMMANDS = {
     "evaluate": ("whet.cli.evaluate:evaluate", "Score a trained model on labelled text."),
     "decide": ("whet.cli.decide:decide", "Choose thresholds, rows for a person, sets of labels."),
     "serve": ("whet.cli.serve:serve", "Answer HTTP requests with a trained model."),
+    "export": ("whet.cli.export:export", "Write a model for onnxruntime, with proof."),
     "check": ("whet.cli.check:check", "Say what is in a data source and what is wrong with it."),
     "runs": ("whet.cli.runs:runs", "List the runs there are."),
     "verdict": ("whet.cli.verdict:verdict", "Say what the learning curves of a run mean."),
