@@ -30,11 +30,12 @@ MAY_IMPORT = {
     "training": ENGINE | READING,
     "inference": ENGINE | READING,
     "api": ENGINE | READING | {"training", "inference"},
+    "adapters": ENGINE | READING | {"training", "inference", "api"},
     "trainer": ENGINE | READING | {"training", "inference"},
     "tools": ENGINE | READING | {"training", "inference", "api", "cli"},
     "cli": ENGINE | READING | {"training", "inference", "api", "tools"},
     "sample": set(),
-    "__init__": {"api", "inference", "metrics", "trainer"},
+    "__init__": {"adapters", "api", "inference", "metrics", "trainer"},
     "__main__": {"cli"},
 }
 """What each folder, and each module in the root, may import of whet."""

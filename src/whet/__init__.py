@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         get_scheduler,
     )
 
+    from whet.adapters.sklearn import TextClassifier
     from whet.api import Run, fit, load
     from whet.inference.predictor import Prediction, Predictor
     from whet.metrics import load_metric
@@ -42,6 +43,7 @@ _PLACES = {
     "AutoTokenizer": "whet.trainer.names",
     "load_dataset": "whet.trainer.names",
     "load_metric": "whet.metrics",
+    "TextClassifier": "whet.adapters.sklearn",
     # Right as they are in the libraries they come from.
     "AutoModelForSequenceClassification": "transformers",
     "DataCollatorWithPadding": "transformers",
@@ -63,6 +65,7 @@ __all__ = [
     "Prediction",
     "Predictor",
     "Run",
+    "TextClassifier",
     "TrainStep",
     "Trainer",
     "TrainerCallback",

@@ -85,6 +85,7 @@ def test_a_file_that_was_changed_after_its_proof_is_refused(exported: Path, tmp_
     assert ended.stderr.strip() == "model.onnx is not the file that was proven: export the model again."
 
 
+@pytest.mark.slow
 def test_an_export_that_computes_something_else_is_refused_unless_accepted(
     run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +97,7 @@ def test_an_export_that_computes_something_else_is_refused_unless_accepted(
     assert (tmp_path / "out" / "proof.json").is_file()
 
 
+@pytest.mark.slow
 def test_int8_is_proven_too_and_replaces_what_was_exported_there(run: RunFolder, tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     (tmp_path / "out").mkdir()

@@ -32,6 +32,7 @@ class Given:
 @click.argument("run")
 @click.argument("source", required=False)
 @click.option("-o", "--output", metavar="FILE", help="Write the rows with their labels: .csv, .tsv, .jsonl, .parquet.")
+@click.option("--part-rows", type=click.IntRange(1), help="Rows of a part, where -o is a folder [65536].")
 @click.option("--text", help="Label this text.")
 @click.option("--pair", help="And this second text.")
 @click.option("--text-column", help="Name of the text column, if not that of the training data.")
@@ -50,6 +51,7 @@ def predict(
     run: str,
     source: str | None,
     output: str | None,
+    part_rows: int | None,
     text: str | None,
     pair: str | None,
     text_column: str | None,
@@ -63,12 +65,19 @@ def predict(
     """Label new texts with a trained model, in input order.
 
     RUN is a run folder or a model folder; SOURCE a file with the columns of the training data. A file written with
-    -o has the rows and columns of SOURCE as they are, and behind them the label and its probability.
+    -o has the rows and columns of SOURCE as they are, and behind them the label and its probability. With a folder
+    (-o OUT/) rows are labelled into Parquet parts, in constant memory; the same command again goes on after a kill.
     """
     if (text is None) == (source is None):
         raise UsageError(
             "predict needs either a file or --text.", "whet predict RUN FILE, or whet predict RUN --text '…'"
         )
+    if source is not None and output is not None and (output.endswith("/") or Path(output).is_dir()):
+        config = _settings(run, source, text_column, pair_column, reading)
+        _into_folder(run, source, config, Path(output), part_rows, device, bool(trust_remote_code), raw)
+        return
+    if part_rows is not None:
+        raise UsageError("--part-rows is for a folder of parts.", "Give one: -o OUT/")
     if output is not None:
         _check_output(Path(output), source)
     if text is not None and not text.strip():
@@ -98,6 +107,37 @@ def predict(
             click.echo(json.dumps(line, ensure_ascii=False))
     else:
         _print(table)
+
+
+def _into_folder(
+    run: str,
+    source: str,
+    config: DataConfig,
+    output: Path,
+    part_rows: int | None,
+    device: str,
+    trust_remote_code: bool,
+    raw: bool,
+) -> None:
+    from whet.api import load
+    from whet.inference.bulk import PART_ROWS, label_in_parts
+
+    if config.drop_empty:
+        raise UsageError("--drop-empty is not for a folder of parts.", "Rows without a text stay, with empty answers.")
+    done = label_in_parts(
+        load(run, device=device, trust_remote_code=trust_remote_code),
+        source,
+        config,
+        output,
+        part_rows=part_rows or PART_ROWS,
+        raw=raw,
+        tick=lambda rows, of: click.echo(f"{rows:,} of {of:,} rows", err=True),
+    )
+    if done.found:
+        click.echo(f"{done.found} of {done.parts} parts were there already.", err=True)
+    if done.unlabelled:
+        click.echo(f"{done.unlabelled:,} rows have no text: their answers are empty.", err=True)
+    click.echo(f"{done.rows:,} rows in {done.parts} parts in {output}", err=True)
 
 
 def _one_text(text: str, pair: str | None) -> tuple[Given, dict[str, list[OwnRows]]]:
