@@ -56,8 +56,9 @@ def settings(model: Path, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def fitted(tiny_model_folder: Path) -> Any:
-    return whet.TextClassifier(**settings(tiny_model_folder)).fit(TEXTS, LABELS)
+def fitted(tiny_model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    run = str(tmp_path_factory.mktemp("fitted") / "run")
+    return whet.TextClassifier(**settings(tiny_model_folder, run=run)).fit(TEXTS, LABELS)
 
 
 def test_it_predicts_the_classes_it_was_given(fitted: Any) -> None:
@@ -103,11 +104,18 @@ def test_what_cannot_be_fitted_is_said(X: Any, y: Any, match: str) -> None:
         whet.TextClassifier().fit(X, y)
 
 
+def test_a_pickle_is_small_and_predicts_the_same(fitted: Any) -> None:
+    data = pickle.dumps(fitted)
+    assert len(data) < 2000
+    assert pickle.loads(data).predict(TEXTS[:4]).tolist() == fitted.predict(TEXTS[:4]).tolist()
+
+
 def test_before_it_is_fitted_it_says_so() -> None:
     with pytest.raises(NotFittedError):
         whet.TextClassifier().predict(TEXTS)
 
 
+@pytest.mark.slow
 def test_a_pickle_holds_the_path_and_works_in_another_process(tiny_model_folder: Path, tmp_path: Path) -> None:
     model = whet.TextClassifier(**settings(tiny_model_folder, run=str(tmp_path / "run"))).fit(TEXTS, LABELS)
     expected = model.predict(TEXTS[:4])
@@ -120,6 +128,7 @@ def test_a_pickle_holds_the_path_and_works_in_another_process(tiny_model_folder:
     assert found.stdout.split() == [str(each) for each in expected]
 
 
+@pytest.mark.slow
 def test_a_temporary_run_goes_with_its_model_unless_that_was_pickled(tiny_model_folder: Path) -> None:
     import shutil
 

@@ -145,7 +145,7 @@ def test_a_folder_of_others_and_a_missing_package_are_said(
     ("task", "decisions"),
     [
         (Task("binary", ("a", "b")), Decisions(2.0)),
-        (Task("multiclass", ("a", "b", "c")), Decisions(0.5, thresholds={"c": 0.3}, confidence=0.7, limit=0.8)),
+        (Task("multiclass", ("a", "b", "c")), Decisions(0.5, thresholds={"c": 0.7}, confidence=0.7, limit=0.8)),
         (Task("multilabel", ("a", "b", "c")), Decisions(1.5, thresholds={"a": 0.2}, confidence=0.7, limit=0.6)),
         (Task("regression", ()), Decisions(limit=0.25)),
     ],
