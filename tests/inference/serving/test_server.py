@@ -292,6 +292,24 @@ def test_clients_that_leave_or_send_garbage_leave_nothing_behind(
     assert SECRET not in out + err
 
 
+def test_rows_of_a_client_that_left_are_not_computed(server: ModelServer) -> None:
+    assert server.app.batcher is not None
+    batcher = server.app.batcher
+    body = json.dumps({"inputs": ["apple"] * 50}).encode()
+    until(lambda: server.app.counters.open == 0)
+    before = batcher.rows
+    with ThreadPoolExecutor(1) as pool, held_up(server):
+        taken = pool.submit(ask, server, {"inputs": ["brick"]})
+        until(lambda: server.app.counters.open == 1 and batcher.waiting == 0)
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(head(server, f"Content-Length: {len(body)}") + body)
+            until(lambda: batcher.waiting == 50)
+        until(lambda: server.app.counters.open == 1)
+    assert taken.result().status_code == 200
+    until(lambda: batcher.waiting == 0)
+    assert batcher.rows == before + 1
+
+
 def test_a_fault_of_ours_tells_neither_text_nor_path(
     server: ModelServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
