@@ -31,11 +31,12 @@ MAY_IMPORT = {
     "training": ENGINE | READING,
     "inference": ENGINE | READING,
     "api": ENGINE | READING | {"training", "inference"},
+    "adapters": ENGINE | READING | {"training", "inference", "api"},
     "huggingface": ENGINE | READING | {"training", "inference"},
     "tools": ENGINE | READING | {"training", "inference", "api", "cli"},
     "cli": ENGINE | READING | {"training", "inference", "api", "tools"},
     "sample": set(),
-    "__init__": {"api", "engine", "huggingface", "inference", "metrics"},
+    "__init__": {"adapters", "api", "engine", "huggingface", "inference", "metrics"},
     "__main__": {"cli"},
 }
 """What each folder, and each module in the root, may import of whet."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         get_scheduler,
     )
 
+    from whet.adapters.sklearn import TextClassifier
     from whet.api import Run, fit, load
     from whet.engine.train_step import TrainStep
     from whet.huggingface.trainer import Trainer
@@ -41,6 +42,7 @@ _PLACES = {
     "AutoTokenizer": "whet.huggingface.wrappers",
     "load_dataset": "whet.huggingface.wrappers",
     "load_metric": "whet.metrics",
+    "TextClassifier": "whet.adapters.sklearn",
     # Right as they are in the libraries they come from.
     "AutoModelForSequenceClassification": "transformers",
     "DataCollatorWithPadding": "transformers",
@@ -62,6 +64,7 @@ __all__ = [
     "Prediction",
     "Predictor",
     "Run",
+    "TextClassifier",
     "TrainStep",
     "Trainer",
     "TrainerCallback",

@@ -127,3 +127,49 @@ def test_a_predictor_goes_into_a_spawned_process(predictor: Predictor) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         (found,) = pool.map(predictor.predict, [["yes apple"]])
     assert found == predictor.predict(["yes apple"])
+
+
+def test_a_prediction_prints_its_label_and_probability() -> None:
+    assert str(Prediction("good", 0.9731, {"bad": 0.0269, "good": 0.9731})) == "good 0.973"
+    assert str(Prediction(["a", "c"], 0.9, {"a": 0.9, "b": 0.1, "c": 0.75})) == "a 0.900, c 0.750"
+    assert str(Prediction([], None, {"a": 0.1})) == "(none)"
+    assert str(Prediction(3.14159, None, {})) == "3.142"
+
+
+def test_one_text_starts_no_thread(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = predictor.predict("yes apple")
+    monkeypatch.setattr("threading.Thread.start", None)
+    assert predictor.predict("yes apple") == expected
+
+
+def test_several_threads_get_their_own_answers(predictor: Predictor) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    texts = [f"{'apple ' * (n % 9)}number {n}" for n in range(80)]
+    alone = [predictor.predict(text) for text in texts]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(predictor.predict, texts))
+    assert [each.probabilities for each in together] == [each.probabilities for each in alone]
+
+
+def test_only_one_thread_computes_at_a_time(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+    import time
+    from concurrent.futures import ThreadPoolExecutor
+
+    inside, most, network = 0, 0, predictor.network
+    forward, counting = network.logits, threading.Lock()
+
+    def counted(batch: Any) -> Any:
+        nonlocal inside, most
+        with counting:
+            inside, most = inside + 1, max(most, inside + 1)
+        time.sleep(0.01)
+        with counting:
+            inside -= 1
+        return forward(batch)
+
+    monkeypatch.setattr(network, "logits", counted)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(predictor.predict, ["yes"] * 8))
+    assert most == 1

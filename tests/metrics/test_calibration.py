@@ -15,7 +15,7 @@ from whet.metrics import (
     probabilities,
     reliability,
 )
-from whet.metrics.calibration import divisor_in_words
+from whet.metrics.calibration import divisor_in_words, usable_temperature
 
 
 def honest(n=4000, seed=0, classes=3):
@@ -143,3 +143,33 @@ def test_a_bound_of_the_search_is_said_to_be_one(logits, labels, words):
 def test_what_cannot_be_calibrated_is_refused(call, message):
     with pytest.raises(UsageError, match=message):
         call()
+
+
+def test_a_temperature_is_used_where_rows_can_tell_it():
+    logits, labels = honest(400)
+    assert usable_temperature("multiclass", 3 * logits, labels) == (
+        fit_temperature("multiclass", 3 * logits, labels),
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "wrong", "why"),
+    [
+        (49, 20, "49 rows are too few"),
+        (200, 4, "4 wrong answers are too few"),
+        (200, 197, "3 right answers are too few"),
+    ],
+)
+def test_a_temperature_is_not_guessed_from_rows_that_cannot_tell_it(rows, wrong, why):
+    logits = np.tile([0.0, 2.0], (rows, 1))
+    labels = (np.arange(rows) >= wrong).astype(int)
+    found, said = usable_temperature("binary", logits, labels)
+    assert found == 1.0
+    assert why in said
+
+
+def test_a_temperature_at_the_bound_of_the_search_is_not_used():
+    logits, labels = np.tile([0.0, 2.0], (200, 1)), np.tile([0, 1], 100)
+    found, said = usable_temperature("binary", logits, labels)
+    assert (found, "ended at its bound" in said) == (1.0, True)

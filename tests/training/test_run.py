@@ -119,6 +119,21 @@ def test_a_loaded_run_predicts_like_the_run(run: whet.Run) -> None:
     assert whet.load(run.path).predict("yes apple") == run.predict("yes apple")
 
 
+def test_a_run_keeps_the_temperature_of_its_validation_rows_with_the_model(run: whet.Run) -> None:
+    from whet.metrics.calibration import usable_temperature
+    from whet.runs.decisions import read_decisions
+    from whet.runs.report.mistakes import read_answers
+
+    answers = read_answers(run.folder, "validation", "binary", run.folder.data["labels"])
+    assert answers is not None
+    found = read_decisions(run.folder.model)
+    temperature, why = usable_temperature("binary", answers.logits, answers.labels)
+    assert found.temperature == pytest.approx(temperature, rel=1e-5)
+    assert found.calibrated_on == {"split": "validation", "rows": len(answers.labels), "why": why}
+    run.folder.refuse_changed_model()
+    assert "whet.json" in run.folder.read_json("model.sums.json")
+
+
 def test_patience_stops_early(source: Path, tiny_model_folder: Path) -> None:
     run = whet.fit(source, **settings(tiny_model_folder, learning_rate=1e-9, patience=1, evaluations=6))
     assert run.records[-1].reason == "patience"

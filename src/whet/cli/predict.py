@@ -34,7 +34,13 @@ class Given:
 @click.command()
 @click.argument("run")
 @click.argument("source", required=False)
-@click.option("-o", "--output", metavar="FILE", help="Write the labelled rows: .csv, .tsv, .jsonl, .parquet or .xlsx.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Write the labelled rows: .csv, .tsv, .jsonl, .parquet, .xlsx, or parts in DIR/.",
+)
+@click.option("--part-rows", type=click.IntRange(1), help="Rows of a part, where -o is a folder [65536].")
 @click.option("--text", help="Label this text.")
 @click.option("--pair", help="And this second text.")
 @click.option("--text-column", help="Name of the text column, if not that of the training data.")
@@ -48,29 +54,40 @@ class Given:
 @setting_option("data", "max_field_mb")
 @click.option("--device", default="auto", help="auto, cpu, cuda or mps.", show_default=True)
 @setting_option("model", "trust_remote_code")
+@click.option("--raw", is_flag=True, help="Probabilities as the model gives them, without calibration.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 def predict(
     run: str,
     source: str | None,
     output: str | None,
+    part_rows: int | None,
     text: str | None,
     pair: str | None,
     text_column: str | None,
     pair_column: str | None,
     device: str,
     trust_remote_code: bool | None,
+    raw: bool,
     as_json: bool,
     **reading: Any,
 ) -> None:
     """Label new texts with a trained model, in input order.
 
     RUN is a run folder or a model folder; SOURCE a file with the columns of the training data. A file written with
-    -o has the rows and columns of SOURCE as they are, and behind them the label and its probability.
+    -o has the rows and columns of SOURCE as they are, and behind them the label and its probability. With a folder
+    (-o OUT/) rows are labelled into Parquet parts, in constant memory; the same command again goes on after a kill.
     """
     if (text is None) == (source is None):
         raise UsageError(
             "predict needs either a file or --text.", "whet predict RUN FILE, or whet predict RUN --text '…'"
         )
+    if source is not None and output is not None and (output.endswith("/") or Path(output).is_dir()):
+        refuse_impossible(device)
+        config = _settings(run, source, text_column, pair_column, reading)
+        _into_folder(run, source, config, Path(output), part_rows, device, bool(trust_remote_code), raw)
+        return
+    if part_rows is not None:
+        raise UsageError("--part-rows is for a folder of parts.", "Give one: -o OUT/")
     refuse_impossible(device)
     load_for_predicting()
     if output is not None:
@@ -91,7 +108,7 @@ def predict(
         from whet.data.answer_columns import flat
 
         predictions = load(run, device=device, trust_remote_code=bool(trust_remote_code)).predict(
-            given.texts, given.pairs
+            given.texts, given.pairs, raw=raw
         )
         if output is not None:
             _write(Path(output), given, own, predictions, with_row=bool(reading["drop_empty"]))
@@ -103,6 +120,37 @@ def predict(
             click.echo(json_text(line))
     else:
         _print(table)
+
+
+def _into_folder(
+    run: str,
+    source: str,
+    config: DataConfig,
+    output: Path,
+    part_rows: int | None,
+    device: str,
+    trust_remote_code: bool,
+    raw: bool,
+) -> None:
+    from whet.api import load
+    from whet.inference.bulk import PART_ROWS, label_in_parts
+
+    if config.drop_empty:
+        raise UsageError("--drop-empty is not for a folder of parts.", "Rows without a text stay, with empty answers.")
+    done = label_in_parts(
+        load(run, device=device, trust_remote_code=trust_remote_code),
+        source,
+        config,
+        output,
+        part_rows=part_rows or PART_ROWS,
+        raw=raw,
+        tick=lambda rows, of: click.echo(f"{rows:,} of {of:,} rows", err=True),
+    )
+    if done.found:
+        click.echo(f"{done.found} of {done.parts} parts were there already.", err=True)
+    if done.unlabelled:
+        click.echo(f"{done.unlabelled:,} rows have no text: their answers are empty.", err=True)
+    click.echo(f"{done.rows:,} rows in {done.parts} parts in {output}", err=True)
 
 
 def _one_text(text: str, pair: str | None, *, with_rows: bool) -> tuple[Given, dict[str, list[OwnRows]]]:
@@ -201,11 +249,17 @@ def _print(table: list[dict[str, Any]]) -> None:
     from whet.runs.score_words import number
 
     for line in table:
+        left = "  leave to a person" if line.get("abstain") else ""
         label = line["label"]
         if isinstance(label, list):  # each with its own probability
             chosen = "  ".join(f"{isolated(name)} {line[f'p({name})']:.4f}" for name in label)
-            click.echo(f"{line['row']:>6}  {chosen or '(none)'}")
+            click.echo(f"{line['row']:>6}  {chosen or '(none)'}{left}")
             continue
         shown = number(label) if isinstance(label, float) else isolated(label)
         likely = "" if line.get("probability") is None else f"  {line['probability']:.4f}"
-        click.echo(f"{line['row']:>6}  {shown}{likely}")
+        fits = f"  candidates: {', '.join(map(_short, line['candidates'])) or 'none'}" if "candidates" in line else ""
+        click.echo(f"{line['row']:>6}  {shown}{likely}{left}{fits}")
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else isolated(str(value))

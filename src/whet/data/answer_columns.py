@@ -21,14 +21,20 @@ class Prediction(Protocol):
     def probability(self) -> float | None: ...
     @property
     def probabilities(self) -> dict[str, float]: ...
+    @property
+    def abstain(self) -> bool | None: ...
+    @property
+    def candidates(self) -> list[Any] | None: ...
 
 
 def flat(prediction: Prediction) -> dict[str, Any]:
     """One row: the label, its probability, and that of every label. A number has no probability."""
+    decided = {"abstain": prediction.abstain, "candidates": prediction.candidates}
+    decided = {name: value for name, value in decided.items() if value is not None}
     if isinstance(prediction.label, float):
-        return {"label": float(f"{prediction.label:.7g}")}  # as many digits as a float32 has
+        return {"label": float(f"{prediction.label:.7g}"), **decided}  # as many digits as a float32 has
     named = {f"p({name})": round(value, 6) for name, value in prediction.probabilities.items()}
-    return {"label": prediction.label, "probability": prediction.probability, **named}
+    return {"label": prediction.label, "probability": prediction.probability, **decided, **named}
 
 
 def names_beside(added: Sequence[str], columns: Sequence[str]) -> dict[str, str]:

@@ -166,7 +166,9 @@ def _write_parquet(path: Path, columns: Sequence[str], chunks: list[Chunk], adde
         values = [row[name] for row in added]
         listed = any(isinstance(value, list) for value in values)
         numbers = not listed and all(value is None or isinstance(value, float) for value in values)
-        kind = pa.list_(pa.string()) if listed else pa.float64() if numbers else None
+        spelled = listed and any(isinstance(part, str) for value in values for part in value or ())
+        inside = pa.string() if spelled or not any(values) else pa.float64()
+        kind = pa.list_(inside) if listed else pa.float64() if numbers else None
         table = table.append_column(name, pa.array(values, kind))
     pq.write_table(table, path)
 

@@ -46,7 +46,8 @@ def compute_logits(
     chosen = np.arange(len(tokens), dtype=np.int64) if rows is None else rows
     if not len(chosen):
         return np.zeros((0, network.model.config.num_labels), dtype=np.float32)
-    network.model.eval()
+    if network.model.training:  # asked first: telling every module takes as long as a small forward pass
+        network.model.eval()
     # Longest first, so that memory is taken once and running out of it shows at once.
     order = np.argsort(-tokens.lengths[chosen], kind="stable").astype(np.int64)
     parts: list[Tensor] = []

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from whet.data.readers.given_texts import given_texts
 from whet.errors import ArtifactError, UsageError
+from whet.runs.decisions import read_decisions
 from whet.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -29,10 +31,21 @@ class Prediction:
     probability: float | None
     """Of that label; None for regression."""
     probabilities: dict[str, float]
+    abstain: bool | None = None
+    """Whether to leave the row to a person; None where nothing was decided (`whet decide --abstain`)."""
+    candidates: list[Any] | None = None
+    """The labels of the conformal set, likeliest first, or low and high of a number (`whet decide --coverage`)."""
+
+    def __str__(self) -> str:
+        """`good 0.973`: the label with its probability, or the number."""
+        if isinstance(self.label, list):
+            return ", ".join(f"{label} {self.probabilities[label]:.3f}" for label in self.label) or "(none)"
+        return f"{self.label:.4g}" if self.probability is None else f"{self.label} {self.probability:.3f}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a dictionary, ready for JSON."""
-        return asdict(self)
+        """The same as a dictionary, ready for JSON; without what nothing was decided for."""
+        optional = ("abstain", "candidates")
+        return {name: value for name, value in vars(self).items() if value is not None or name not in optional}
 
 
 class Predictor:
@@ -62,6 +75,8 @@ class Predictor:
         self.pairs: bool | None = bool(self.columns.get("pair")) if self.columns else None
         """Whether it was trained on pairs; None where the folder does not say."""
         model, self.tokenizer, self.task = load_saved(folder, trust_remote_code)
+        self.decisions = read_decisions(folder)
+        """How probabilities are calibrated and used: what `whet decide` has kept in the model folder."""
         if trained is not None and list(self.task.labels) != trained:
             raise ArtifactError(
                 f"{str(folder)!r} has the labels {list(self.task.labels)} and its run was trained on {trained}.",
@@ -71,6 +86,7 @@ class Predictor:
         self.network = choose_network(model, self.hardware)
         self.max_length = length_limit(self.tokenizer, model.config, data.get("max_length"))
         self._tokenize = TextTokenizer(self.tokenizer, self.max_length)
+        self._turn = threading.Lock()
         self._kind = str(model.config.model_type)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -85,21 +101,21 @@ class Predictor:
         return f"Predictor({str(self.path)!r}: {self._kind}{reads}, {gives}, on {self.hardware.device.type})"
 
     @overload
-    def predict(self, texts: str, pairs: str | None = None) -> Prediction: ...
+    def predict(self, texts: str, pairs: str | None = None, *, raw: bool = False) -> Prediction: ...
     @overload
-    def predict(self, texts: Any, pairs: Any = None) -> list[Prediction]: ...
-    def predict(self, texts: Any, pairs: Any = None) -> Prediction | list[Prediction]:
+    def predict(self, texts: Any, pairs: Any = None, *, raw: bool = False) -> list[Prediction]: ...
+    def predict(self, texts: Any, pairs: Any = None, *, raw: bool = False) -> Prediction | list[Prediction]:
         """One prediction for one text, a list of them for several, in input order.
 
         `texts` may be a text, a list, an array or a Series of texts, with `pairs` beside them or a sequence of
         (text, pair); or a table that has the columns of the training data: a DataFrame, a Dataset, an Arrow table,
-        a dict of columns, a list of dicts.
+        a dict of columns, a list of dicts. Probabilities are calibrated; with `raw` they are as the model gives them.
         """
         given = given_texts(texts, pairs, trained=self.columns)
         if self.pairs is not None and given.first and self.pairs != (given.second is not None):
             was, lacks = ("pairs", "no second text") if self.pairs else ("single texts", "a second text")
             raise UsageError(f"The model was trained on {was}, and was given {lacks}.", "Give what it was trained on.")
-        answers = list(self.explain(self.logits(given.first, given.second)))
+        answers = list(self.explain(self.logits(given.first, given.second), raw=raw))
         return answers[0] if given.single else answers
 
     def predict_table(self, table: Any) -> Any:
@@ -112,44 +128,60 @@ class Predictor:
         return with_answers(table, self.predict(table))
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Array:
-        """float32 [rows, outputs]. The next rows are tokenized while the model computes these."""
-        from whet.engine.logits import compute_logits, tokens_a_batch
+        """float32 [rows, outputs]. Several threads may call it; they take turns with the model.
+
+        The next rows are tokenized while the model computes these.
+        """
+        if len(texts) <= CHUNK_ROWS:  # no thread for one text: starting it would take longer than tokenizing
+            return self._compute(self._tokens(texts, pairs, 0))
         from whet.utils.background import Beside
 
-        starts = range(0, max(1, len(texts)), CHUNK_ROWS)
-        budget = tokens_a_batch(self.hardware.device)
         parts = []
         with Beside("whet-ahead") as ahead:
             pending = ahead.submit(self._tokens, texts, pairs, 0)
-            for start in starts:
+            for start in range(0, len(texts), CHUNK_ROWS):
                 tokens = pending.result()
                 pending = ahead.submit(self._tokens, texts, pairs, start + CHUNK_ROWS)
-                parts.append(
-                    compute_logits(self.network, tokens, self.hardware, batch_rows=CHUNK_ROWS, batch_tokens=budget)
-                )
+                parts.append(self._compute(tokens))
         return np.concatenate(parts)
+
+    def _compute(self, tokens: Tokens) -> Array:
+        from whet.engine.logits import compute_logits, tokens_a_batch
+
+        # A packed forward pass changes the model's configuration while it runs, and a captured one has one place for
+        # its input: two at a time would read each other's rows. One pass has all cores anyway.
+        with self._turn:
+            return compute_logits(
+                self.network,
+                tokens,
+                self.hardware,
+                batch_rows=CHUNK_ROWS,
+                batch_tokens=tokens_a_batch(self.hardware.device),
+            )
 
     def _tokens(self, texts: Sequence[str], pairs: Sequence[str] | None, start: int) -> Tokens:
         end = start + CHUNK_ROWS
         return self._tokenize(texts[start:end], None if pairs is None else pairs[start:end])
 
-    def explain(self, logits: Array) -> Iterator[Prediction]:
-        """Logits as label names and probabilities."""
-        from whet.metrics.scores import predicted, probabilities
+    def explain(self, logits: Array, *, raw: bool = False) -> Iterator[Prediction]:
+        """Logits as labels and calibrated probabilities, as it was decided; `raw` leaves the calibration out."""
+        from whet.inference.decisions import read_logits
+        from whet.metrics.scores import probabilities
 
         kind, labels = self.task.kind, self.task.labels
-        answers, likely = np.asarray(predicted(kind, logits)), np.asarray(probabilities(kind, logits))
-        for answer, row in zip(answers, likely, strict=True):
-            if kind == "regression":
-                yield Prediction(float(np.ravel(answer)[0]), None, {})
-                continue
-            named = {label: float(value) for label, value in zip(labels, row, strict=True)}
+        read = read_logits(self.task, logits, self.decisions)
+        shown = probabilities(kind, logits) if raw else read.chances
+        for index, (answer, row) in enumerate(zip(read.answers, shown, strict=True)):
+            abstain = None if read.abstain is None else bool(read.abstain[index])
+            candidates = None if read.candidates is None else read.candidates[index]
+            named = {} if kind == "regression" else dict(zip(labels, row.tolist(), strict=True))
+            label: Any = float(answer) if kind == "regression" else None
             if kind == "multilabel":
-                chosen = [label for label, on in zip(labels, answer, strict=True) if on]
-                yield Prediction(chosen, max((named[label] for label in chosen), default=None), named)
-            else:
+                label = [name for name, on in zip(labels, answer, strict=True) if on]
+            elif kind != "regression":
                 label = labels[int(answer)]
-                yield Prediction(label, named[label], named)
+            chosen = [named[name] for name in (label if isinstance(label, list) else [label]) if name in named]
+            yield Prediction(label, max(chosen, default=None), named, abstain, candidates)
 
 
 def _loaded(path: str, settings: dict[str, Any]) -> Predictor:

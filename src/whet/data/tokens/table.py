@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,14 +130,34 @@ def tokenize(
     return _read(folder, labels, marked)
 
 
+_TRIED = (
+    "A text of some words, e.g. 1,234.5 of the U.S.A.'s -- isn't it?",
+    "Zwölf naïve Äpfel – “quoted” … ",
+    " two  spaces,\ta tab\nand a line\u00a0apart",
+    "犬と猫 ไทย 한국어 🙂",
+    "[SEP] </s> <unk> [MASK] ##ing",
+    "",
+    "long " * 600,
+)
+"""What an encoder is tried on besides the texts of its first call, which may be one short one."""
+
+
 class TextTokenizer:
-    """Texts as they come, to tokens in memory: for prediction. What it learned of the tokenizer it remembers."""
+    """Texts as they come, to tokens in memory: for prediction. What it learned of the tokenizer it remembers.
+
+    Several threads may call it; they take turns.
+    """
 
     def __init__(self, tokenizer: Any, max_length: int) -> None:
         self._tokenizer, self._max_length = tokenizer, max_length
         self._encoders: dict[bool, Any] = {}
+        self._turn = threading.Lock()
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Tokens:
+        with self._turn:
+            return self._tokens(texts, pairs)
+
+    def _tokens(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Tokens:
         import pyarrow as pa
 
         first = pa.array(texts, pa.large_string())
@@ -145,7 +166,12 @@ class TextTokenizer:
             return Tokens(np.zeros(0, np.int32), np.zeros(1, np.int64), None, None, Truncation(), "")
         kind = second is not None
         if kind not in self._encoders:
-            self._encoders[kind] = choose_encoder(self._tokenizer, first, second, self._max_length)
+            tried = pa.array(_TRIED, pa.large_string())
+            backwards = pa.array(_TRIED[::-1], pa.large_string())
+            beside = None if second is None else pa.concat_arrays([backwards, second])
+            self._encoders[kind] = choose_encoder(
+                self._tokenizer, pa.concat_arrays([tried, first]), beside, self._max_length
+            )
         chunk = self._encoders[kind](first, second).never_empty(token_for_nothing(self._tokenizer))
         offsets = np.concatenate([[0], np.cumsum(chunk.lengths)]).astype(np.int64)
         return Tokens(chunk.ids, offsets, chunk.types, None, Truncation().plus(chunk), "")

@@ -28,6 +28,9 @@ Cut = Literal["spaces", "leading", "whole"]
 ENCODE_BYTES = 1_000_000
 ENCODE_TEXTS = 20_000
 
+# So few texts are encoded as they are: looking their words up among all that are known would take longer.
+FEW_TEXTS = 32
+
 # Words that are remembered from one chunk to the next, if they are no longer than this: some tens of megabytes.
 KNOWN_WORDS = 500_000
 KNOWN_BYTES = 64
@@ -94,6 +97,8 @@ class WordEncoder:
 
         if len(texts) == 0:
             return _NOTHING
+        if len(texts) <= FEW_TEXTS:
+            return _encode_each(self.backend, texts)
         words, counts = _words(texts, self.cut)
         coded = pc.dictionary_encode(words)
         distinct, index = self._look_up(coded.dictionary)

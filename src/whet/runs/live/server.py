@@ -14,64 +14,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whet.errors import EnvironmentFault, UsageError, missing_extra
+from whet.errors import UsageError, missing_extra
 from whet.runs.folder import CONFIG, RECORDS
 from whet.runs.live.follow import Cursor, Tail, as_json, clean_dict
 from whet.runs.report.html import asset
 from whet.runs.summary import list_runs
 from whet.utils.text import neutral_lines
+from whet.utils.web_server import HEADERS, LOOPBACK, Server, listen, run_in_background
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
 
-HOST = "127.0.0.1"
 POLL_SECONDS = 0.05
 HEARTBEAT_SECONDS = 15.0
 CONNECTIONS = 100
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-HEADERS = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-    "cache-control": "no-store",
-}
 KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
 
 Send = Callable[[Any], Awaitable[None]]
-
-
-@dataclass(frozen=True)
-class Server:
-    """A page that is being served."""
-
-    url: str
-    port: int
-    _stop: Callable[[], None]
-
-    def stop(self) -> None:
-        """Close it and wait until it is gone."""
-        self._stop()
-
-    @property
-    def ssh_line(self) -> str:
-        """How to see the page from another machine."""
-        return f"ssh -L {self.port}:{HOST}:{self.port} {socket.gethostname()}"
 
 
 class Library:
@@ -116,34 +84,16 @@ def start(path: Path | str, port: int = 0) -> Server:
     root = Path(path)
     if not root.is_dir():
         raise UsageError(f"There is no folder {str(path)!r}.", "Give a run, or a folder of runs such as runs.")
-    try:
-        import uvicorn
-    except ImportError:
-        raise missing_extra("uvicorn", "serve", "The live page") from None
-    listening = _listen(port)
-    port = listening.getsockname()[1]
     leaving = threading.Event()
-    settings = uvicorn.Config(
-        make_app(Library(root), port, leaving),
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
+    return run_in_background(
+        lambda port: make_app(Library(root), port, leaving),
+        listen(port),
+        name="whet-live-page",
+        purpose="The live page",
+        leaving=leaving.set,
+        grace_seconds=2,
         limit_concurrency=CONNECTIONS,
-        timeout_graceful_shutdown=2,
     )
-    server = uvicorn.Server(settings)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="whet-live-page", daemon=True)
-    thread.start()
-    _wait_for(lambda: server.started or not thread.is_alive())
-
-    def stop() -> None:
-        leaving.set()
-        server.should_exit = True
-        thread.join(timeout=10)
-        listening.close()
-
-    return Server(url=f"http://{HOST}:{port}/", port=port, _stop=stop)
 
 
 def make_app(library: Library, port: int, leaving: threading.Event) -> Any:
@@ -169,7 +119,7 @@ def make_app(library: Library, port: int, leaving: threading.Event) -> Any:
 
 def guarded(app: Any, port: int) -> Any:
     """Refuses a strange Host and another origin, and adds the headers that keep the page to itself."""
-    hosts = {f"{name}:{port}".encode() for name in (HOST, "localhost", "[::1]")}
+    hosts = {f"{name}:{port}".encode() for name in (LOOPBACK, "localhost", "[::1]")}
     origins = {b"http://" + host for host in hosts}
 
     async def answer(scope: Any, receive: Any, send: Send) -> None:
@@ -179,7 +129,7 @@ def guarded(app: Any, port: int) -> Any:
         named = [value for name, value in headers if name == b"host"]
         origin = [value for name, value in headers if name == b"origin"]
         if len(named) != 1 or named[0].lower() not in hosts or any(each.lower() not in origins for each in origin):
-            await _refuse(send, f"Open this page as http://{HOST}:{port}/\n".encode())
+            await _refuse(send, f"Open this page as http://{LOOPBACK}:{port}/\n".encode())
             return
 
         async def send_guarded(message: Any) -> None:
@@ -261,31 +211,6 @@ class _Pages:
         if name not in self.assets:
             return _missing()
         return Response(self.assets[name], media_type=KINDS[Path(name).suffix])
-
-
-def _listen(port: int) -> socket.socket:
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((HOST, port))
-    except OSError as error:
-        listening.close()
-        raise EnvironmentFault(
-            f"Cannot listen on port {port}: {error.strerror or error}.", "Choose another one with --port."
-        ) from None
-    except OverflowError:
-        listening.close()
-        raise UsageError(f"{port} is not a port.", "It must be from 0 to 65535.") from None
-    listening.listen(128)
-    return listening
-
-
-def _wait_for(done: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > deadline:
-            raise EnvironmentFault("The live page did not start in time.")
-        time.sleep(0.005)
 
 
 async def _refuse(send: Send, text: bytes) -> None:

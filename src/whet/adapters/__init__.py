@@ -1,0 +1,1 @@
+"""whet inside other frameworks: `sklearn.TextClassifier` is whet as a scikit-learn estimator."""

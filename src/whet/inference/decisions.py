@@ -1,0 +1,258 @@
+"""Decide how a model's probabilities are used, on rows that it was not trained on, and read its logits accordingly."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from whet.errors import ArtifactError, UsageError, nearest
+from whet.metrics.calibration import usable_temperature
+from whet.metrics.conformal import covered, in_set, limit_for, strangeness
+from whet.metrics.intervals import Interval, wilson
+from whet.metrics.scores import predicted, probabilities
+from whet.metrics.thresholds import (
+    Goal,
+    across_folds,
+    choose_confidence,
+    choose_threshold,
+    expected_left,
+    expected_of,
+    parse_goal,
+)
+from whet.runs.decisions import FILE, Decisions, read_decisions
+from whet.runs.folder import SUMS, RunFolder, sum_of
+from whet.runs.report.mistakes import Answers, read_answers
+from whet.task import Task
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Logits of some rows, read as the decisions say."""
+
+    answers: Array
+    """Class numbers [rows], 0/1 columns [rows, labels], or numbers [rows]."""
+    chances: Array
+    """Calibrated probabilities [rows, labels]; for regression the numbers."""
+    abstain: Array | None
+    """Which rows to leave to a person; None where nothing was decided."""
+    candidates: list[list[Any]] | None
+    """The conformal set of each row: labels, or low and high of a number."""
+
+
+def read_logits(task: Task, logits: Array, decisions: Decisions) -> Reading:
+    """Labels, chances and sets of these logits."""
+    chances = probabilities(task.kind, _scaled(task.kind, logits, decisions.temperature))
+    answers = _answers(task, logits, chances, decisions.thresholds)
+    abstain = candidates = None
+    if decisions.confidence is not None:
+        abstain = confidence_of(task.kind, chances) < decisions.confidence
+    if decisions.limit is not None:
+        candidates = _candidates(task, chances, decisions.limit)
+    return Reading(answers, chances, abstain, candidates)
+
+
+def confidence_of(kind: str, chances: Array) -> Array:
+    """How sure the model is of a row: of its likeliest label; of several labels, of the least sure one."""
+    if kind == "multilabel":
+        return np.asarray(np.maximum(chances, 1 - chances).min(axis=1))
+    return np.asarray(chances.max(axis=1))
+
+
+def _scaled(kind: str, logits: Array, temperature: float) -> Array:
+    values = np.asarray(logits, np.float64)
+    return values if kind == "regression" else values / temperature
+
+
+def _answers(task: Task, logits: Array, chances: Array, thresholds: dict[str, float]) -> Array:
+    if not thresholds:
+        return predicted(task.kind, logits)
+    if task.kind == "multilabel":
+        return (chances >= np.array([thresholds.get(label, 0.5) for label in task.labels])).astype(np.int64)
+    ((label, threshold),) = thresholds.items()
+    place = task.labels.index(label)
+    others = chances.copy()
+    others[:, place] = -1.0
+    return np.where(chances[:, place] >= threshold, place, others.argmax(axis=1))
+
+
+def _candidates(task: Task, chances: Array, limit: float) -> list[list[Any]]:
+    if task.kind == "regression":
+        return [[float(value) - limit, float(value) + limit] for value in chances[:, 0]]
+    held, order = in_set(chances, limit), np.argsort(-chances, axis=1, kind="stable")
+    return [[task.labels[k] for k in places if row[k]] for row, places in zip(held, order, strict=True)]
+
+
+# Deciding ------------------------------------------------------------------------------------------
+
+
+def decide(
+    run: Path | str,
+    *,
+    goal: str | None = None,
+    positive: str | None = None,
+    abstain: float | None = None,
+    coverage: float | None = None,
+) -> Decisions:
+    """Fit the temperature and what is asked for on the run's validation rows, and keep both in its model folder.
+
+    What is not asked for stays as it was decided before.
+    """
+    folder = RunFolder.open(run)
+    task, answers = _validation(folder)
+    before = read_decisions(folder.model)
+    temperature, why = (
+        (1.0, "") if task.kind == "regression" else usable_temperature(task.kind, answers.logits, answers.labels)
+    )
+    found = dataclasses.replace(
+        before, temperature=temperature, calibrated_on={"split": "validation", "rows": len(answers.labels), "why": why}
+    )
+    # All of it was chosen on probabilities of one temperature.
+    wanted = goal or before.goal or None
+    if goal is None and before.thresholds and task.kind != "multilabel":
+        positive = next(iter(before.thresholds))
+    abstain, coverage = (
+        before.abstain if abstain is None else abstain,
+        before.coverage if coverage is None else coverage,
+    )
+    if wanted is not None:
+        found = _with_goal(found, task, answers, parse_goal(wanted), positive)
+    elif positive is not None:
+        raise UsageError("--positive names the label of a goal, and there is no --goal.")
+    if abstain is not None:
+        found = _with_abstention(found, task, answers, abstain)
+    if coverage is not None:
+        found = _with_sets(found, task, answers, coverage)
+    write_decisions(folder, found)
+    return found
+
+
+def clear(run: Path | str) -> Decisions:
+    """Take every decision back but the temperature."""
+    folder = RunFolder.open(run)
+    before = read_decisions(folder.model)
+    found = Decisions(before.temperature, before.calibrated_on)
+    write_decisions(folder, found)
+    return found
+
+
+def write_decisions(folder: RunFolder, decisions: Decisions) -> None:
+    """Replace whet.json in the run's model folder, and its sum.
+
+    The sum is taken away first: between the two the file is not vouched for, and the model is not called damaged.
+    """
+    if not folder.model.is_dir():
+        raise ArtifactError(f"The run {str(folder.path)!r} has no model yet: it is not finished.")
+    with folder.locked():
+        folder.refuse_changed_model()
+        sums = folder.read_json(SUMS)
+        if sums:
+            folder.write_json(SUMS, {name: value for name, value in sums.items() if name != FILE})
+        scratch = folder.model / f".{FILE}.tmp"
+        scratch.write_text(decisions.to_json(), encoding="utf-8")
+        os.replace(scratch, folder.model / FILE)
+        if sums:
+            folder.write_json(SUMS, {**sums, FILE: sum_of(folder.model / FILE)})
+
+
+def _validation(folder: RunFolder) -> tuple[Task, Answers]:
+    data = folder.data
+    task = Task(str(data.get("task", "")), tuple(data.get("labels", ())))
+    found = read_answers(folder, "validation", task.kind, task.labels) if task.kind else None
+    if found is None:
+        raise UsageError(
+            f"The run {str(folder.path)!r} has no predictions on labelled validation rows.",
+            "Decisions are made on rows that the model was not trained on: finish the run first.",
+        )
+    return task, found
+
+
+def _with_goal(found: Decisions, task: Task, answers: Answers, goal: Goal, positive: str | None) -> Decisions:
+    if task.kind == "regression":
+        raise UsageError("A goal is for labels, and this model predicts a number.", "--coverage gives it an interval.")
+    chances = probabilities(task.kind, _scaled(task.kind, answers.logits, found.temperature))
+    thresholds: dict[str, float] = {}
+    expected: dict[str, Any] = {}
+    failed: UsageError | None = None
+    for place in _places(task, positive):
+        label = task.labels[place]
+        truth = answers.labels[:, place] > 0 if task.kind == "multilabel" else answers.labels == place
+        try:
+            thresholds[label] = choose_threshold(goal, truth, chances[:, place])
+        except UsageError as error:
+            if task.kind != "multilabel":
+                raise
+            failed, expected[label] = error, {"kept": 0.5, "why": error.message}
+            continue
+        measured = expected_of(goal, truth, chances[:, place])
+        expected[label] = {
+            "precision": _plain(measured.precision),
+            "recall": _plain(measured.recall),
+            "f1": _plain(measured.f1),
+            "cost": measured.cost,
+            "share": measured.chosen,
+        }
+    if failed is not None and not thresholds:
+        raise failed
+    return dataclasses.replace(
+        found, goal=str(goal), thresholds=thresholds, expected={**found.expected, "goal": expected}
+    )
+
+
+def _places(task: Task, positive: str | None) -> list[int]:
+    """The labels that get a threshold: all of several, else the positive one."""
+    if positive is not None and positive not in task.labels:
+        raise UsageError(f"There is no label {positive!r}.", nearest(positive, task.labels))
+    if positive is not None and task.kind == "multilabel":
+        raise UsageError("--positive is for one label a row; with several each label has its own threshold.")
+    if task.kind == "multilabel":
+        return list(range(len(task.labels)))
+    if positive is not None:
+        return [task.labels.index(positive)]
+    if task.kind == "multiclass":
+        raise UsageError("A goal among several classes is one class's.", "Name it with --positive.")
+    return [1]
+
+
+def _with_abstention(found: Decisions, task: Task, answers: Answers, error: float) -> Decisions:
+    if task.kind == "regression":
+        raise UsageError("Abstaining goes by probabilities, and this model predicts a number.")
+    read = read_logits(task, answers.logits, found)
+    right, sure = read.answers == answers.labels, confidence_of(task.kind, read.chances)
+    right = right.all(axis=1) if right.ndim == 2 else right
+    confidence = choose_confidence(error, right, sure)
+    left = expected_left(error, right, sure)
+    expected = {"error": _plain(left.error), "answered": _plain(left.answered)}
+    return dataclasses.replace(
+        found, abstain=error, confidence=confidence, expected={**found.expected, "abstain": expected}
+    )
+
+
+def _with_sets(found: Decisions, task: Task, answers: Answers, coverage: float) -> Decisions:
+    chances = probabilities(task.kind, _scaled(task.kind, answers.logits, found.temperature))
+    strange = strangeness(task.kind, chances, answers.labels)
+    limit = limit_for(coverage, strange)
+
+    def covered_by_others(kept: Array, left: Array) -> Array:
+        try:
+            here = limit_for(coverage, strange[kept])
+        except UsageError:
+            here = limit
+        return covered(task.kind, chances[left], answers.labels[left], here)
+
+    held = across_folds(len(strange), covered_by_others)
+    expected: dict[str, Any] = {"covered": _plain(wilson(int(held.sum()), len(held)))}
+    if task.kind != "regression":
+        sizes = in_set(chances, limit).sum(axis=1)
+        expected |= {"mean_size": float(sizes.mean()), "empty": float((sizes == 0).mean())}
+    return dataclasses.replace(found, coverage=coverage, limit=limit, expected={**found.expected, "coverage": expected})
+
+
+def _plain(interval: Interval) -> dict[str, float]:
+    return {"value": interval.value, "low": interval.low, "high": interval.high}

@@ -1,0 +1,280 @@
+"""Export a model to ONNX, and prove on the run's validation rows that it answers as before.
+
+The folder holds model.onnx, tokenizer.json, model.json (labels, limits, decisions, sums), proof.json and predict.py,
+which needs only onnxruntime, tokenizers and numpy. The proof goes through that very predict.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import logging
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from whet.errors import ArtifactError, DataError, EnvironmentFault, missing_extra
+from whet.metrics.intervals import Paired, paired
+from whet.metrics.scores import MAIN_METRIC, evidence, higher_is_better, predicted
+from whet.runs.folder import RunFolder, sum_of
+from whet.runs.report.mistakes import Answers, read_answers
+
+if TYPE_CHECKING:
+    from whet.inference.predictor import Predictor
+
+Array = np.ndarray[Any, Any]
+PACKAGES = ("onnx", "onnxruntime", "onnxscript")
+PROOF = "proof.json"
+LARGEST_DIFFERENCE = 1e-3
+"""Of a logit, for a float32 export: more means that something else is computed."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Both models on the same rows: `before` is whet in float32, `after` the exported one."""
+
+    rows: int
+    largest_difference: float
+    """Of a logit."""
+    changed_labels: int
+    test: Paired
+    """The score of both, with the interval of the difference."""
+    rows_a_second: tuple[float, float]
+    """On this CPU, before and after."""
+
+    @property
+    def worse(self) -> bool:
+        """Whether the score fell by more than luck explains."""
+        fell = (self.test.difference < 0) == higher_is_better(self.test.metric) and self.test.difference != 0
+        return self.test.visible and fell
+
+    def lines(self) -> list[str]:
+        """The proof in words."""
+        a, b, test = *self.rows_a_second, self.test
+        rows = f"proof on {self.rows} validation rows: largest difference of a logit {self.largest_difference:.2g}"
+        score = f"{test.metric} {test.a:.4f} before, {test.b:.4f} after: difference {test.difference:+.4f}"
+        return [
+            f"{rows}, {self.changed_labels} labels changed",
+            f"{score} ({test.low:+.4f} to {test.high:+.4f}, p = {test.p_value:.2g})",
+            f"rows a second on this CPU: {a:.0f} before, {b:.0f} after",
+        ]
+
+
+def export_onnx(run: Path | str, output: Path, *, int8: bool = False, accept: bool = False) -> Proof:
+    """Write the folder, whole or not at all. A score that fell significantly is refused unless it is accepted."""
+    for package in PACKAGES:
+        if find_spec(package) is None:
+            raise missing_extra(package, "onnx", "Exporting to ONNX")
+    from whet.inference.predictor import Predictor
+
+    folder = RunFolder.open(run)
+    _refuse_foreign(output)
+    predictor = Predictor(run, device="cpu", precision="float32")
+    answers = read_answers(folder, "validation", predictor.task.kind, predictor.task.labels)
+    if answers is None:
+        raise DataError(
+            f"The run {str(run)!r} has no predictions on labelled validation rows, which the proof needs.",
+            "Finish the run first.",
+        )
+    scratch = output.with_name(f".{output.name}.tmp")
+    try:
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        _write(folder, predictor, scratch, int8)
+        proof = prove(predictor, scratch, answers)
+        _refuse_worse(proof, int8, accept)
+        (scratch / PROOF).write_text(json.dumps(dataclasses.asdict(proof), indent=1) + "\n", encoding="utf-8")
+        shutil.rmtree(output, ignore_errors=True)
+        os.replace(scratch, output)
+    except OSError as error:
+        raise EnvironmentFault(f"Cannot write to {str(output)!r}: {error.strerror or error}.") from None
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return proof
+
+
+def _refuse_foreign(output: Path) -> None:
+    if output.is_symlink() or (output.exists() and (not output.is_dir() or not _is_export(output))):
+        raise EnvironmentFault(f"{str(output)!r} holds something else.", "Choose another folder with -o.")
+
+
+def _is_export(folder: Path) -> bool:
+    return (folder / PROOF).is_file() or not any(folder.iterdir())
+
+
+def _refuse_worse(proof: Proof, int8: bool, accept: bool) -> None:
+    if accept:
+        return
+    if proof.worse:
+        raise ArtifactError(
+            f"The exported model is worse: {proof.lines()[1]}.",
+            "Nothing was written. Leave --int8 out, or take it as it is with --accept.",
+        )
+    if not int8 and not proof.largest_difference <= LARGEST_DIFFERENCE:
+        raise ArtifactError(
+            f"The exported model computes something else: a logit differs by {proof.largest_difference:.2g}.",
+            "Nothing was written. Take it as it is with --accept.",
+        )
+
+
+# Writing -------------------------------------------------------------------------------------------
+
+
+def _write(folder: RunFolder, predictor: Predictor, target: Path, int8: bool) -> None:
+    from whet.data.tokens.encoders import private_backend, token_for_nothing
+    from whet.models.pretrained import load_saved
+
+    model, tokenizer, task = load_saved(folder.model)  # the predictor's own may have given its weights away
+    backend = private_backend(tokenizer)
+    if backend is None:
+        raise ArtifactError("The model's tokenizer is written in Python, and tokenizer.json cannot hold it.")
+    backend.save(str(target / "tokenizer.json"))
+    with quiet_exporter():
+        _export(model, tokenizer, target / "model.onnx", predictor.max_length)
+        if int8:
+            _quantize(target / "model.onnx")
+    (target / "predict.py").write_bytes((files("whet.inference") / "onnx_predict.py").read_bytes())
+    decided = predictor.decisions
+    about = {
+        "task": task.kind,
+        "labels": list(task.labels),
+        "outputs": task.outputs,
+        "pairs": predictor.pairs,
+        "max_length": predictor.max_length,
+        "truncation_side": tokenizer.truncation_side,
+        "pad": tokenizer.pad_token_id or 0,
+        "nothing": token_for_nothing(tokenizer),
+        "temperature": decided.temperature,
+        "goal": decided.goal,
+        "thresholds": decided.thresholds,
+        "confidence": decided.confidence,
+        "limit": decided.limit,
+        "int8": int8,
+        "sums": {path.name: sum_of(path) for path in (*sorted(target.glob("model.onnx*")), target / "tokenizer.json")},
+    }
+    (target / "model.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+
+
+def _export(model: Any, tokenizer: Any, path: Path, max_length: int) -> None:
+    import torch
+
+    names = ["input_ids", "attention_mask"]
+    if "token_type_ids" in tokenizer.model_input_names:
+        names.append("token_type_ids")
+
+    class Logits(torch.nn.Module):
+        """The model with plain tensors in and one out."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *given: torch.Tensor) -> Any:
+            return self.model(**dict(zip(names, given, strict=True))).logits
+
+    ids = torch.full((2, min(9, max_length)), tokenizer.unk_token_id or 0)
+    mask = torch.ones_like(ids)
+    mask[1, ids.shape[1] // 2 :] = 0
+    arguments = (ids, mask, torch.zeros_like(ids))[: len(names)]
+    anything = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    try:
+        with torch.no_grad():
+            torch.onnx.export(
+                Logits().eval(),
+                arguments,
+                path,
+                input_names=names,
+                output_names=["logits"],
+                dynamic_shapes=(tuple(anything for _ in names),),
+                dynamo=True,
+                verbose=False,
+                external_data=_larger_than_a_file_may_be(model),
+            )
+    except (MemoryError, OSError):
+        raise
+    except Exception as error:  # the exporter has its own for each of its stages
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        kind = model.config.model_type
+        raise ArtifactError(f"torch cannot export a model of the family {kind!r} to ONNX: {reason[:200]}") from None
+
+
+def _larger_than_a_file_may_be(model: Any) -> bool:
+    """ONNX files end at two gigabytes; weights go into a file beside them then."""
+    return bool(sum(weight.numel() * 4 for weight in model.parameters()) > 1_900_000_000)
+
+
+def _quantize(path: Path) -> None:
+    """Weights of matrix products as 8-bit numbers, one scale a column; activations when they are computed."""
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    model = onnx.load(path)
+    # torch notes shapes that ONNX's own inference, which the quantizer starts with, takes for contradictions.
+    del model.graph.value_info[:]
+    for file in path.parent.glob("model.onnx*"):
+        file.unlink()
+    quantize_dynamic(model, path, weight_type=QuantType.QInt8, per_channel=True)
+
+
+@contextlib.contextmanager
+def quiet_exporter() -> Iterator[None]:
+    """Without the exporter's progress, and its warnings about what does not concern this model."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir", "root", "")]
+    before = [each.level for each in loggers]
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        for each in loggers:
+            each.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for each, level in zip(loggers, before, strict=True):
+                each.setLevel(level)
+
+
+# Proving -------------------------------------------------------------------------------------------
+
+
+def prove(predictor: Predictor, folder: Path, answers: Answers) -> Proof:
+    """Every validation row through both."""
+    kind = predictor.task.kind
+    exported = _predict_module(folder).Model(folder)
+    rows: Any = answers.texts if answers.pairs is None else list(zip(answers.texts, answers.pairs, strict=True))
+    exported.logits(rows[:4])  # the first call of both takes longer
+    predictor.logits(answers.texts[:4], None if answers.pairs is None else answers.pairs[:4])
+    began = time.perf_counter()
+    before = predictor.logits(answers.texts, answers.pairs)
+    between = time.perf_counter()
+    after = exported.logits(rows)
+    ended = time.perf_counter()
+    changed = predicted(kind, before) != predicted(kind, after)
+    metric = MAIN_METRIC[kind]
+    test = paired(answers.labels, evidence(kind, metric, before), evidence(kind, metric, after), metric)
+    return Proof(
+        rows=len(rows),
+        largest_difference=float(np.abs(before - after).max()),
+        changed_labels=0 if kind == "regression" else int(changed.reshape(len(rows), -1).any(axis=1).sum()),
+        test=test,
+        rows_a_second=(len(rows) / (between - began), len(rows) / (ended - between)),
+    )
+
+
+def _predict_module(folder: Path) -> Any:
+    """The folder's predict.py, as its users load it."""
+    spec = spec_from_file_location("whet_exported_predict", folder / "predict.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
