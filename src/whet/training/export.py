@@ -164,6 +164,7 @@ def _write_temperature(
 ) -> dict[str, str]:
     """whet.json: what makes the model's probabilities right on validation or held-out rows. The sum of the file."""
     kind = job.prepared.examples.task.kind
+    measured: Array | None
     if held_out is not None:
         measured, labels = held_out.logits, job.prepared.labels("train")
         labels = None if labels is None else labels[held_out.rows]
