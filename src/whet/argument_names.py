@@ -6,7 +6,7 @@ in_python("Try --epochs 5, or --drop-empty.") == "Try epochs=5, or drop_empty=Tr
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 _VALUE = r"""'[^']*'|"[^"]*"|(?:[^\s,;()]|,(?=\S))*[^\s,;().]"""
@@ -17,16 +17,19 @@ _PROSE = re.compile(
 )
 """Words that stand behind a flag and are not its value."""
 _ARGUMENTS: dict[str, tuple[str, Any]] = {"accept-changes": ("accept_changes", bool)}
-"""By flag, without its dashes: the argument and its type. The settings tell theirs when they are defined."""
+"""By flag, without its dashes: the argument and its type."""
+_TELLERS: list[Callable[[], Mapping[str, tuple[str, Any]]]] = []
 
 
-def know_arguments(flags: Mapping[str, tuple[str, Any]]) -> None:
-    """These flags are arguments of these names and types."""
-    _ARGUMENTS.update(flags)
+def know_arguments(flags: Callable[[], Mapping[str, tuple[str, Any]]]) -> None:
+    """Flags that are arguments of these names and types; asked for when the first message is told."""
+    _TELLERS.append(flags)
 
 
 def in_python(text: str) -> str:
     """The text with every flag that is a setting spelled as a keyword argument; other flags stay."""
+    while _TELLERS:
+        _ARGUMENTS.update(_TELLERS.pop()())
     return _FLAG.sub(_argument, text)
 
 

@@ -197,15 +197,20 @@ SHORT_NAMES: dict[str, str] = {
     if field.metadata["flag"]
 }
 """What a flag is called, where that differs from its setting: `lr` is `learning_rate`."""
-know_arguments(
-    {
-        spelling.replace("_", "-"): (field.name, get_type_hints(kind)[field.name])
-        for kind in SECTIONS.values()
-        for field in dataclasses.fields(kind)
-        for spelling in (field.name, field.metadata["flag"].removeprefix("--"))
-        if spelling
-    }
-)
+
+
+def _arguments() -> dict[str, tuple[str, Any]]:
+    """The argument and its type by flag; a setting without a flag counts as one of its name."""
+    found = {}
+    for kind in SECTIONS.values():
+        hints = get_type_hints(kind)
+        for field in dataclasses.fields(kind):
+            for spelling in (field.name, field.metadata["flag"].removeprefix("--")):
+                found[spelling.replace("_", "-")] = (field.name, hints[field.name])
+    return found
+
+
+know_arguments(_arguments)
 
 
 @dataclass(frozen=True, kw_only=True)
