@@ -14,7 +14,7 @@ from whet.cli import main
 from whet.cli.commands import COMMANDS, root
 
 SOURCE = Path(__file__).parent.parent.parent / "src" / "whet"
-FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 FOREIGN = {"--no-deps"}
 """Flags of other programs that a message names: pip's."""
 READERS = (

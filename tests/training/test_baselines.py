@@ -24,6 +24,7 @@ from whet.task import Task
 from whet.tools.selftest.tiny_run import differences, story, write_model
 from whet.training.run import train_run
 from whet.utils.device import choose_hardware
+from whet.utils.text import markdown_escaped
 
 WORDS = ["apple", "brick", "cloud", "drum", "eagle", "flute", "grape", "house", "iron", "jelly"]
 
@@ -115,7 +116,7 @@ def test_the_file_has_every_score_and_the_sentence(single: Run) -> None:
     content = json.loads((single.path / "baselines.json").read_text())
     assert content["test"]["sentence"] == single.baselines["test"].sentence
     assert set(content["test"]["baselines"][0]["scores"]) >= {"accuracy", "f1", "roc_auc"}
-    assert single.baselines["test"].sentence in (single.path / "model" / "README.md").read_text()
+    assert markdown_escaped(single.baselines["test"].sentence) in (single.path / "model" / "README.md").read_text()
 
 
 def test_pairs_are_compared_by_their_texts(home: Path, tmp_path: Path) -> None:

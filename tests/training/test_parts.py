@@ -329,10 +329,10 @@ def test_the_average_is_shipped_where_it_beats_the_mean_seed(averaged: float, hi
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"folds": 3, "seeds": 2}, "--folds is 3, and --seeds 2 is measured on validation rows"),
-        ({"folds": 3, "patience": 2}, "--folds is 3, and --patience needs validation rows"),
-        ({"folds": 3, "validation": "VALIDATION"}, "--folds is 3, and --validation gives the rows"),
-        ({"folds": 25}, "--folds is 25, and the rarest label has 20 different texts"),
+        ({"folds": 3, "seeds": 2}, "folds is 3, and seeds=2 is measured on validation rows"),
+        ({"folds": 3, "patience": 2}, "folds is 3, and patience needs validation rows"),
+        ({"folds": 3, "validation": "VALIDATION"}, "folds is 3, and validation gives the rows"),
+        ({"folds": 25}, "folds is 25, and the rarest label has 20 different texts"),
         ({"folds": 1}, "folds is 1"),
     ],
 )

@@ -35,6 +35,7 @@ class Run:
             "source": str(home / "rows.csv"),
             "model": str(home / "model"),
             "run": str(run),
+            "recipe": "course",
             "epochs": 2,
             "batch_size": 4,
             "learning_rate": 0.03,

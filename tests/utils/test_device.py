@@ -68,7 +68,7 @@ def test_bf16_that_was_asked_for_trains_slowly_and_it_is_said(
 
 @pytest.mark.usefixtures("without_bf16")
 def test_a_trainer_and_a_step_say_that_bf16_is_slow(tmp_path: Path) -> None:
-    with pytest.warns(WhetNotice, match="Trainer: bf16 was asked for"):
+    with pytest.warns(WhetNotice, match="TrainingArguments: bf16 was asked for"):
         make_trainer(tmp_path, bf16=True)
     model = small_model()
     with pytest.warns(WhetNotice, match="TrainStep: bf16 was asked for"):

@@ -48,6 +48,8 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_TakesOldNames
         if automatic:
             self.bf16 = False
         super().__post_init__()
+        if self.bf16 and (slow := choose_hardware("cpu" if self.use_cpu else "auto", "bf16").slow):
+            notice(f"TrainingArguments: {slow}")
         if automatic and self._has_bf16():
             # After the library's checks: they refuse bf16 on a CPU without use_cpu, where it works.
             self.bf16, self.mixed_precision = True, "bf16"

@@ -119,11 +119,11 @@ def test_clients_at_the_same_time_share_batches_and_get_their_own_answers(server
     assert server.app.predictor is not None
     texts = [f"apple {n} {'cloud ' * (n % 5)}" for n in range(16)]
     expected = [server.app.predictor.predict(text).probabilities["good"] for text in texts]
-    before = server.app.batcher.batches
+    batcher, before = server.app.batcher, server.app.batcher.batches
     with ThreadPoolExecutor(16) as pool:
         with held_up(server):
             answers = [pool.submit(ask, server, {"inputs": [text]}) for text in texts]
-            until(lambda: server.app.batcher is not None and server.app.batcher.waiting >= 14)
+            until(lambda: batcher.waiting + batcher._together >= 16)  # in the queue, and in the batch that is held up
         found = [each.result().json()["predictions"][0]["probabilities"]["good"] for each in answers]
     assert found == pytest.approx(expected, abs=1e-4)
     assert server.app.batcher.batches - before <= 4
