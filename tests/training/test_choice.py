@@ -103,8 +103,8 @@ def test_without_averaged_weights_the_best_step_is_shipped() -> None:
 def test_the_sentence_says_what_and_why() -> None:
     records = [evaluation(4, 0.8, best=True), evaluation(9, 0.78, split=AVERAGED)]
     assert choose(records, STEADY, 9).sentence == (
-        "Shipped: the averaged weights of the last steps, as good as the best step as far as these rows can tell "
-        "(accuracy 0.7800, and 0.8000 of step 4; 80 rows)."
+        "Shipped: the averaged weights of the last steps, as good as step 4 as far as 80 rows can tell "
+        "(accuracy 0.7800 and 0.8000)."
     )
     assert choose(records, HIGHEST, 9).sentence.startswith("Shipped: step 4. The averaged weights of the last steps")
 

@@ -105,11 +105,11 @@ def choose(records: Iterable[Record], rule: Rule, last_step: int) -> Choice:
 
 def _reason(rule: Rule, averaged: Evaluation, best: Evaluation, kept: bool) -> str:
     """What was shipped, why, and both scores."""
-    gain, step = rule.gain(averaged, best) or 0.0, f"step {best.step}"
-    scores = f"{rule.metric} {rule.score(averaged):.4f}, and {rule.score(best):.4f} of {step}"
+    gain, step, rows = rule.gain(averaged, best) or 0.0, f"step {best.step}", f"{best.rows:,} rows"
+    scores = f"{rule.metric} {rule.score(averaged):.4f} and {rule.score(best):.4f}"
     if kept:
-        alike = "as good as the best step as far as these rows can tell"
-        why = "better than the best step" if gain > rule.margin(averaged, best) else alike
-        return f"Shipped: the averaged weights of the last steps, {why} ({scores}; {best.rows:,} rows)."
+        alike = f"as good as {step} as far as {rows} can tell"
+        why = f"better than {step} on {rows}" if gain > rule.margin(averaged, best) else alike
+        return f"Shipped: the averaged weights of the last steps, {why} ({scores})."
     why = "worse" if gain < 0 else "no better"
-    return f"Shipped: {step}. The averaged weights of the last steps are {why} ({scores}; {best.rows:,} rows)."
+    return f"Shipped: {step}. The averaged weights of the last steps are {why} on {rows} ({scores})."
