@@ -20,7 +20,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -214,7 +214,8 @@ def main() -> None:
     import multiprocessing
 
     with ProcessPoolExecutor(given.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for done, found in enumerate(pool.map(run_draw, jobs), 1):
+        for done, finished in enumerate(as_completed([pool.submit(run_draw, job) for job in jobs]), 1):
+            found = finished.result()
             scores.extend(found)
             print(
                 f"{done} of {len(jobs)}: {found[0].set}, {found[0].rows} rows: "
