@@ -1,5 +1,7 @@
 """Milliseconds per step of three Trainers on the same rows, in turns: the library's, whet's, and its slower path.
 
+The engine that whet's Trainer drives is timed alone beside them: the difference is what the Trainer adds.
+
     python benchmarks/trainer_overhead.py [--model FOLDER] [--rows 512] [--batch 8] [--rounds 3] [--steps 60] [--cpu]
 
 A turn trains so many steps; the first third is not counted, because the first steps of a length are compiled and
@@ -80,28 +82,55 @@ def make_model(chosen: argparse.Namespace) -> Any:
     return transformers.BertForSequenceClassification(config)
 
 
+def make_trainer(kind: type, chosen: argparse.Namespace, rows: Any, folder: str, callbacks: list[Any]) -> Any:
+    arguments = whet.TrainingArguments if issubclass(kind, whet.Trainer) else transformers.TrainingArguments
+    args = arguments(
+        folder,
+        max_steps=chosen.steps,
+        per_device_train_batch_size=chosen.batch,
+        logging_steps=chosen.steps // 3,
+        save_strategy="no",
+        bf16=chosen.bf16,
+        use_cpu=chosen.cpu,
+        disable_tqdm=True,
+        report_to="none",
+    )
+    tokenizer = padding_tokenizer()
+    return kind(make_model(chosen), args, train_dataset=rows, processing_class=tokenizer, callbacks=callbacks)
+
+
 def turn(kind: type, chosen: argparse.Namespace, rows: Any) -> tuple[float, str]:
     """Milliseconds per step, and the path."""
-    warm = max(1, chosen.steps // 3)
+    warm = chosen.steps // 3
     with tempfile.TemporaryDirectory() as folder:
-        arguments = whet.TrainingArguments if issubclass(kind, whet.Trainer) else transformers.TrainingArguments
-        args = arguments(
-            folder,
-            max_steps=chosen.steps,
-            per_device_train_batch_size=chosen.batch,
-            logging_steps=warm,
-            save_strategy="no",
-            bf16=chosen.bf16,
-            use_cpu=chosen.cpu,
-            disable_tqdm=True,
-            report_to="none",
-        )
         clock = Clock(warm)
-        tokenizer = padding_tokenizer()
-        trainer = kind(make_model(chosen), args, train_dataset=rows, processing_class=tokenizer, callbacks=[clock])
+        trainer = make_trainer(kind, chosen, rows, folder, [clock])
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.train()
         return 1000 * (clock.ended - clock.begun) / (chosen.steps - warm), getattr(trainer, "path", "")
+
+
+def turn_of_engine(chosen: argparse.Namespace, rows: Any) -> float:
+    """Milliseconds per step without the Trainer: the same stepper on as many rows, in the engine's own order."""
+    from whet.huggingface.fast_epoch import Fast
+
+    def steps(first: int, last: int) -> None:
+        for step in range(first, last):
+            at = fast.feed.order.at(step)
+            fast.stepper(step, fast.feed, at, at, 5e-5)
+        if fast.hardware.device.type == "cuda":
+            torch.cuda.synchronize(fast.hardware.device)
+
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = make_trainer(whet.Trainer, chosen, rows, folder, [])
+        trainer.create_optimizer_and_scheduler(chosen.steps)
+        trainer.model.train()
+        fast = Fast(trainer, trainer.get_train_dataloader())
+        warm = chosen.steps // 3
+        steps(0, warm)
+        begun = time.perf_counter()
+        steps(warm, chosen.steps)
+        return 1000 * (time.perf_counter() - begun) / (chosen.steps - warm)
 
 
 def main() -> None:
@@ -112,7 +141,7 @@ def main() -> None:
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--cpu", action="store_true")
     chosen = parser.parse_args()
-    chosen.steps -= chosen.steps % 3  # a log falls on the first third and on the end
+    chosen.steps = max(3, chosen.steps - chosen.steps % 3)  # a log falls on the first third and on the end
     rows = make_rows(chosen.rows, make_model(chosen).config.vocab_size)
     kinds = {"transformers": transformers.Trainer, "whet": whet.Trainer, "whet, library's loop": OnTheLibrarysLoop}
     found: dict[str, list[float]] = {name: [] for name in kinds}
@@ -121,8 +150,9 @@ def main() -> None:
         for name, kind in kinds.items():
             milliseconds, paths[name] = turn(kind, chosen, rows)
             found[name].append(milliseconds)
+        found.setdefault("engine alone", []).append(turn_of_engine(chosen, rows))
     for name, times in found.items():
-        print(f"{name:22} {statistics.median(times):9.2f} ms per step  {paths[name]}")
+        print(f"{name:22} {statistics.median(times):9.2f} ms per step  {paths.get(name, '')}")
 
 
 if __name__ == "__main__":
