@@ -35,10 +35,10 @@ def main() -> None:
     for count in chosen.processes:
         found = started(count)
         together = found["tokens"] / found["seconds"]
-        share = 100 * found["summing"] / found["seconds"]
+        rank_slice = 100 * found["summing"] / found["seconds"]
         print(
             f"| {count} | {together / count:.0f} | {together:.0f} | {1000 * found['seconds'] / found['steps']:.1f} "
-            f"| {share:.1f} % | {found['megabytes']:.1f} |",
+            f"| {rank_slice:.1f} % | {found['megabytes']:.1f} |",
             flush=True,
         )
 
@@ -54,7 +54,7 @@ def started(count: int) -> dict[str, Any]:
 
 def measure(chosen: argparse.Namespace) -> None:
     from whet.config import make_config
-    from whet.data.tokens.batches import share
+    from whet.data.tokens.batches import rank_slice
     from whet.distributed.rendezvous import join_processes
     from whet.training.setup import make_job, make_tokens, read_examples
     from whet.utils.device import synchronize
@@ -81,10 +81,10 @@ def measure(chosen: argparse.Namespace) -> None:
     for step in range(WARMUP + chosen.steps):
         if step == WARMUP:
             synchronize(job.hardware.device)
-            ranks.wait_for_all()
+            ranks.monitored_barrier()
             spent[0], moved[0], tokens, begun = 0.0, 0, 0, time.perf_counter()
         rows = job.feed.order.at(step)
-        job.stepper(step, job.feed, rows, share(rows, ranks.rank, ranks.world), 1e-5)
+        job.stepper(step, job.feed, rows, rank_slice(rows, ranks.rank, ranks.world), 1e-5)
         tokens += int(job.feed.tokens.lengths[rows].sum())
     synchronize(job.hardware.device)
     if ranks.is_main:

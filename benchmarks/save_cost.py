@@ -23,11 +23,11 @@ import numpy as np
 import torch
 
 from whet.config import make_config
-from whet.data.tokens.batches import Order
+from whet.data.tokens.batches import BatchOrder
 from whet.data.tokens.table import Tokens, Truncation
 from whet.engine.dispatch import choose_path
 from whet.engine.losses import Loss
-from whet.engine.network import TokenFeed
+from whet.engine.network import TokenBatches
 from whet.task import Task
 from whet.training.checkpoints import Checkpoint, CheckpointFolder
 from whet.utils.device import choose_hardware, synchronize
@@ -97,8 +97,8 @@ class Job:
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
         loss, tokens = Loss(Task("binary", ("no", "yes")), None, 0.0), random_tokens(asked)
         self.network, self.stepper = choose_path(model, loss, config, self.hardware, [tokens])
-        order = Order(rows=len(tokens), batch_size=asked.rows, seed=1, kind="random", lengths=tokens.lengths)
-        self.feed = TokenFeed(tokens, order, self.network, loss)
+        order = BatchOrder(rows=len(tokens), batch_size=asked.rows, seed=1, kind="random", lengths=tokens.lengths)
+        self.feed = TokenBatches(tokens, order, self.network, loss)
         self.step = 0
 
     def seconds(self, count: int, checkpoints: CheckpointFolder | None) -> float:

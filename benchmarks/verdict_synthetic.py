@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from whet.runs.verdict.features import Observed, Signs
+from whet.runs.verdict.features import CurveData, CurveFeatures
 from whet.runs.verdict.judge import SICK, entropy
 from whet.runs.verdict.rules import first_call
 
@@ -20,7 +20,7 @@ from tests.synthetic_curves import TRUTHS, Sample, sample
 
 
 def called(curve: Sample) -> str:
-    seen = Observed(
+    seen = CurveData(
         steps=curve.steps,
         evaluation=curve.eval_loss,
         training=curve.train_loss,
@@ -29,7 +29,7 @@ def called(curve: Sample) -> str:
         majority=max(curve.prior),
         rows=curve.rows,
     )
-    return first_call(Signs(seen)).verdict
+    return first_call(CurveFeatures(seen)).verdict
 
 
 def f1_by_kind(pairs: Iterable[tuple[str, str]], kinds: Iterable[str]) -> dict[str, float]:

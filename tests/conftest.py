@@ -137,9 +137,9 @@ def warm() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def laboratory(warm: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Reference runs, and how to interrupt others that must end like them."""
-    from whet.tools.selftest.trials import Laboratory
+    from whet.tools.selftest.trials import InterruptionTrials
 
-    return Laboratory(warm, tmp_path_factory.mktemp("laboratory"), seed=7)
+    return InterruptionTrials(warm, tmp_path_factory.mktemp("laboratory"), seed=7)
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from soak_ranks import TwoRanks
 
 from whet.tools.selftest.fork_client import warm_process
 from whet.tools.selftest.tiny_run import SAVE_EVERY
-from whet.tools.selftest.trials import Laboratory, Outcome, Tally
+from whet.tools.selftest.trials import InterruptionTrials, Outcome, Tally
 
-Trial = Callable[[Laboratory, Tally, int], None]
+Trial = Callable[[InterruptionTrials, Tally, int], None]
 ROOT = Path(__file__).parent.parent
 REPORT = ROOT / "docs" / "reliability.md"
 SAY_EVERY_SECONDS = 30.0
@@ -35,7 +35,7 @@ def main() -> int:
     asked = arguments()
     started = time.monotonic()
     with TemporaryDirectory(prefix="whet-soak-") as folder, warm_process() as warm:
-        laboratory = Laboratory(warm, Path(folder), asked.seed)
+        laboratory = InterruptionTrials(warm, Path(folder), asked.seed)
         damages = laboratory.corruptions(asked.corruptions) if asked.corruptions else {}
         tallies = [tally for tally in trials(laboratory, asked) if tally.trials]
         outcome = Outcome(tallies, damages, time.monotonic() - started, warm.forks)
@@ -59,7 +59,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def trials(laboratory: Laboratory, asked: argparse.Namespace) -> Iterator[Tally]:
+def trials(laboratory: InterruptionTrials, asked: argparse.Namespace) -> Iterator[Tally]:
     places = [laboratory.beside(number) for number in range(asked.at_once)]
 
     def each(name: str, trial: Trial, count: int) -> Tally:
@@ -82,11 +82,11 @@ def trials(laboratory: Laboratory, asked: argparse.Namespace) -> Iterator[Tally]
         yield each(name, lambda lab, tally, at: ranks.beside(lab).kill(tally), asked.rank_kills)
 
 
-def repeat(name: str, places: list[Laboratory], trial: Trial, count: int) -> Tally:
+def repeat(name: str, places: list[InterruptionTrials], trial: Trial, count: int) -> Tally:
     """So many trials, one at a time in each of the places."""
     numbers, tallies = iter(range(1, count + 1)), [Tally(name) for _ in places]
 
-    def work(place: Laboratory, tally: Tally) -> None:
+    def work(place: InterruptionTrials, tally: Tally) -> None:
         for number in numbers:  # shared: each number is taken once
             trial(place, tally, number)
 
@@ -107,7 +107,7 @@ def _progress(name: str, tallies: list[Tally], count: int) -> None:
     print(f"{name}: {done} of {count}, {exact} bit-exact, {stuck} stuck", file=sys.stderr)
 
 
-def report(outcome: Outcome, asked: argparse.Namespace, laboratory: Laboratory) -> str:
+def report(outcome: Outcome, asked: argparse.Namespace, laboratory: InterruptionTrials) -> str:
     parts = [
         "# What interruptions and damaged files do to a run",
         _how(outcome, asked),
@@ -150,7 +150,7 @@ def _interruptions(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def _boundaries(laboratory: Laboratory) -> str:
+def _boundaries(laboratory: InterruptionTrials) -> str:
     counts = ", ".join(f"{subject.boundaries} with {subject.name} layers" for subject in laboratory.subjects)
     return f"""File boundaries of one run (before each open for writing, mkdir, rename, remove and fsync): {counts}.
 A signal that comes after the run has ended finds nothing to interrupt: such a trial is no interruption. Steps repeated

@@ -15,8 +15,8 @@ from typing import Any
 
 from whet.errors import EnvironmentFault
 from whet.tools.selftest.fork_client import Command
-from whet.tools.selftest.tiny_run import differences, steps_repeated, story, train_arguments
-from whet.tools.selftest.trials import Laboratory, Subject, Tally
+from whet.tools.selftest.tiny_run import differences, run_contents, steps_repeated, train_arguments
+from whet.tools.selftest.trials import InterruptionTrials, ReferenceRun, Tally
 
 WORLD = 2
 PATIENCE_SECONDS = 20.0
@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 20.0
 class TwoRanks:
     """Kills of one or both of two ranks; the run that goes on must end as an undisturbed one of two ranks does."""
 
-    def __init__(self, laboratory: Laboratory) -> None:
+    def __init__(self, laboratory: InterruptionTrials) -> None:
         self.laboratory, self.chosen = laboratory, laboratory.chosen
         self.expected: list[dict[str, Any]] = []
         self.seconds: list[float] = []
@@ -33,10 +33,10 @@ class TwoRanks:
             home, started = self._home(f"two-reference-{subject.name}"), time.monotonic()
             if [command.wait() for command in self._start(home, subject)] != [0] * WORLD:
                 raise EnvironmentFault(f"The reference run of two ranks failed: {_said(home)}")
-            self.expected.append(story(home / "run"))
+            self.expected.append(run_contents(home / "run"))
             self.seconds.append(time.monotonic() - started)
 
-    def beside(self, laboratory: Laboratory) -> TwoRanks:
+    def beside(self, laboratory: InterruptionTrials) -> TwoRanks:
         """The same references, and trials in another place."""
         other = copy.copy(self)
         other.laboratory, other.chosen = laboratory, laboratory.chosen
@@ -59,20 +59,20 @@ class TwoRanks:
                 commands[rank].wait()
         self._finish(home, subject, index, tally)
 
-    def _finish(self, home: Path, subject: Subject, index: int, tally: Tally) -> None:
+    def _finish(self, home: Path, subject: ReferenceRun, index: int, tally: Tally) -> None:
         tally.trials += 1
         statuses = [command.wait() for command in self._start(home, subject)]
         if statuses != [0] * WORLD:
             tally.stuck += 1
             tally.troubles.append(f"{home.name}: exits {statuses}; {_said(home)}")
             return
-        said = differences(self.expected[index], story(home / "run"))
+        said = differences(self.expected[index], run_contents(home / "run"))
         tally.exact += not said
         tally.different += bool(said)
         tally.troubles += [f"{home.name}: {line[:300]}" for line in said[:2]]
         tally.most_repeated = max(tally.most_repeated, steps_repeated(home / "run"))
 
-    def _start(self, home: Path, subject: Subject) -> list[Command]:
+    def _start(self, home: Path, subject: ReferenceRun) -> list[Command]:
         arguments = train_arguments(self.laboratory.source, subject.model, home / "run")
         meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(WORLD)}
         commands = []

@@ -56,12 +56,12 @@ def read(root: Path, source: Path, tokenizer: Any) -> Callable[[], tuple[list[An
 
     def everything() -> tuple[list[Any], list[str]]:
         said: list[str] = []
-        examples = load_examples(str(source), DataConfig(), say=said.append)
+        examples = load_examples(str(source), DataConfig(), echo=said.append)
         found: list[Any] = [examples.fingerprint, examples.task, examples.columns, examples.origin]
         for name, rows in examples.rows.items():
-            tokens = tokenize(rows, tokenizer, max_length=16, task=examples.task, cache=root, say=said.append)
+            tokens = tokenize(rows, tokenizer, max_length=16, task=examples.task, cache=root, echo=said.append)
             arrays = [None if each is None else each.tolist() for each in (tokens.ids, tokens.offsets, tokens.labels)]
-            found.append([name, rows.table.to_pydict(), *arrays, tokens.ledger, tokens.fingerprint])
+            found.append([name, rows.table.to_pydict(), *arrays, tokens.truncation, tokens.fingerprint])
         return found, said
 
     return everything
@@ -253,7 +253,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def marked(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An entry that was hashed once since this machine was started."""
     monkeypatch.setattr(cache_manifest, "SETTLED_NS", 0)
-    path = cache.obtain("kind", "key", write("content"), root=root)
+    path = cache.get_or_build("kind", "key", write("content"), root=root)
     time.sleep(0.011)
     return path
 
@@ -270,7 +270,7 @@ def test_an_entry_is_hashed_once_a_boot(marked: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_file_that_changed_a_moment_ago_gives_no_mark(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = cache.obtain("kind", "key", write("content"), root=root)
+    path = cache.get_or_build("kind", "key", write("content"), root=root)
     names = hashed(monkeypatch)
     assert not cache._damage(path)
     assert names == ["content"]
@@ -305,7 +305,7 @@ def build(folder):
     (folder / "content").write_text("whole")
 print("ready", flush=True)
 sys.stdin.readline()
-path = cache.obtain("kind", "key", build, root=Path(sys.argv[1]), say=print)
+path = cache.get_or_build("kind", "key", build, root=Path(sys.argv[1]), say=print)
 print("has", (path / "content").read_text())
 """
 
@@ -344,22 +344,22 @@ def test_an_entry_that_does_not_stay_whole_is_a_fault_of_the_environment(
     monkeypatch.setattr(cache, "write_manifest", lose)
     said: list[str] = []
     with pytest.raises(EnvironmentFault, match="damaged as soon as it is built: content has 5 bytes") as raised:
-        cache.obtain("kind", "key", write("content"), root=root, say=said.append)
+        cache.get_or_build("kind", "key", write("content"), root=root, echo=said.append)
     assert "WHET_CACHE" in raised.value.hint
     assert said == []
 
 
 def test_an_entry_of_an_earlier_version_is_built_again(root: Path) -> None:
-    path = cache.obtain("kind", "key", write("old"), root=root)
+    path = cache.get_or_build("kind", "key", write("old"), root=root)
     (path / "entry.json").write_text('{"note": "", "files": {"content": 3}}')
     said: list[str] = []
-    cache.obtain("kind", "key", write("new"), root=root, say=said.append)
+    cache.get_or_build("kind", "key", write("new"), root=root, echo=said.append)
     assert (path / "content").read_text() == "new"
     assert "an earlier version wrote it" in said[0]
 
 
 def test_a_damaged_entry_is_listed_and_cleared(root: Path) -> None:
-    path = cache.obtain("kind", "key", write("content"), root=root)
+    path = cache.get_or_build("kind", "key", write("content"), root=root)
     (path / "entry.json").write_text("[]")
     (entry,) = cache.entries(root)
     assert (entry.note[:7], entry.size) == ("damaged", 9)
@@ -377,24 +377,24 @@ def own_disk(small_disk: Path) -> Iterator[Path]:
 
 def test_a_cache_that_may_only_be_read_serves_what_it_has(own_disk: Path) -> None:
     for key in "ab":
-        cache._release(cache.obtain("kind", key, write(key), root=own_disk))
+        cache._release(cache.get_or_build("kind", key, write(key), root=own_disk))
     (own_disk / "kind" / "b.lock").unlink()
     subprocess.run(["mount", "-o", "remount,ro", own_disk], check=True)
     for key in "ab":
-        assert (cache.obtain("kind", key, write("no"), root=own_disk) / "content").read_text() == key
+        assert (cache.get_or_build("kind", key, write("no"), root=own_disk) / "content").read_text() == key
     with pytest.raises(EnvironmentFault, match="Read-only file system") as raised:
-        cache.obtain("kind", "c", write("c"), root=own_disk)
+        cache.get_or_build("kind", "c", write("c"), root=own_disk)
     assert "WHET_CACHE" in raised.value.hint
 
 
 def test_a_full_disk_costs_no_entry(own_disk: Path) -> None:
-    path = cache.obtain("kind", "a", write("a"), root=own_disk)
+    path = cache.get_or_build("kind", "a", write("a"), root=own_disk)
     free = shutil.disk_usage(own_disk).free
     (own_disk / "ballast").write_bytes(bytes(free - 8192))
     with pytest.raises(EnvironmentFault, match="No space left on device"):
-        cache.obtain("kind", "b", write("b" * 100_000), root=own_disk)
+        cache.get_or_build("kind", "b", write("b" * 100_000), root=own_disk)
     assert not list((own_disk / "kind").glob(".building-*"))
     assert not cache._damage(path)
     (own_disk / "ballast").unlink()
-    found = cache.obtain("kind", "b", write("b" * 100_000), root=own_disk)
+    found = cache.get_or_build("kind", "b", write("b" * 100_000), root=own_disk)
     assert (found / "content").stat().st_size == 100_000

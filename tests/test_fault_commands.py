@@ -17,9 +17,9 @@ import pytest
 
 from whet.records import End, Step
 from whet.runs.folder import RunFolder
-from whet.tools.selftest.fork_client import Command, Warm
-from whet.tools.selftest.tiny_run import story, train_arguments, write_model, write_rows
-from whet.tools.selftest.trials import Laboratory, Tally
+from whet.tools.selftest.fork_client import Command, ForkServer
+from whet.tools.selftest.tiny_run import run_contents, train_arguments, write_model, write_rows
+from whet.tools.selftest.trials import InterruptionTrials, Tally
 from whet.training.checkpoints import CheckpointFolder
 
 
@@ -37,16 +37,16 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def home(laboratory: Laboratory, request: pytest.FixtureRequest) -> Path:
+def home(laboratory: InterruptionTrials, request: pytest.FixtureRequest) -> Path:
     return laboratory._home(request.node.name)
 
 
-def begin(warm: Warm, folder: Path, arguments: list[str], **request: Any) -> Command:
+def begin(warm: ForkServer, folder: Path, arguments: list[str], **request: Any) -> Command:
     folder.mkdir(exist_ok=True)
     return warm.start(arguments, folder, environment={"WHET_CACHE": str(folder / "cache")}, **request)
 
 
-def command(warm: Warm, folder: Path, arguments: list[str], **request: Any) -> tuple[int | None, str]:
+def command(warm: ForkServer, folder: Path, arguments: list[str], **request: Any) -> tuple[int | None, str]:
     started = begin(warm, folder, arguments, **request)
     return started.wait(), started.output.read_text()
 
@@ -75,7 +75,7 @@ def fill(disk: Path) -> Path:
 
 
 def test_a_disk_that_fills_up_while_training_ends_with_4_and_costs_no_checkpoint(
-    laboratory: Laboratory, small_disk: Path
+    laboratory: InterruptionTrials, small_disk: Path
 ) -> None:
     subject, home = laboratory.subjects[0], small_disk / "home"
     home.mkdir()
@@ -103,7 +103,7 @@ def test_an_error_that_no_disk_has_room_for_keeps_its_exit_code(argument: str) -
     assert ended.returncode == 2
 
 
-def test_a_file_size_limit_ends_with_4(warm: Warm, source: Path, model: Path, tmp_path: Path) -> None:
+def test_a_file_size_limit_ends_with_4(warm: ForkServer, source: Path, model: Path, tmp_path: Path) -> None:
     arguments = train_arguments(source, model, tmp_path / "run")
     status, said = command(warm, tmp_path / "home", arguments, limits={"RLIMIT_FSIZE": 40_000})
     assert status == 4, said
@@ -136,7 +136,7 @@ def closed(tmp_path: Path) -> Iterator[Callable[[], Path]]:
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_read_only_folder_ends_with_4_before_training(
-    begun: bool, warm: Warm, source: Path, model: Path, tmp_path: Path, closed: Callable[[], Path]
+    begun: bool, warm: ForkServer, source: Path, model: Path, tmp_path: Path, closed: Callable[[], Path]
 ) -> None:
     arguments = train_arguments(source, model, tmp_path / "closed" / "run")
     if begun:
@@ -153,7 +153,7 @@ def test_a_read_only_folder_ends_with_4_before_training(
 
 
 def test_a_second_command_for_a_folder_gets_4_and_the_first_is_not_disturbed(
-    warm: Warm, laboratory: Laboratory, home: Path, tmp_path: Path
+    warm: ForkServer, laboratory: InterruptionTrials, home: Path, tmp_path: Path
 ) -> None:
     subject = laboratory.subjects[0]
     first = laboratory.start(home, subject.model)
@@ -165,10 +165,10 @@ def test_a_second_command_for_a_folder_gets_4_and_the_first_is_not_disturbed(
     assert "Another process is writing the run" in said
     first.signal(signal.SIGCONT)
     assert first.wait() == 0
-    assert story(home / "run") == subject.expected
+    assert run_contents(home / "run") == subject.expected
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_ends_with_3(laboratory: Laboratory, home: Path) -> None:
+def test_a_run_whose_checkpoints_are_all_damaged_ends_with_3(laboratory: InterruptionTrials, home: Path) -> None:
     subject = laboratory.subjects[0]
     for folder in laboratory._killed_with_checkpoints(home, subject):
         os.truncate(folder / "model.safetensors", 100)
@@ -177,7 +177,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_ends_with_3(laboratory: Laborat
     assert "model.safetensors' is damaged: it has 100 bytes" in again.output.read_text()
 
 
-def test_other_settings_for_a_run_end_with_2(laboratory: Laboratory, home: Path) -> None:
+def test_other_settings_for_a_run_end_with_2(laboratory: InterruptionTrials, home: Path) -> None:
     subject = laboratory.subjects[0]
     laboratory._killed_with_checkpoints(home, subject)
     arguments = train_arguments(laboratory.source, subject.model, home / "run", lr=0.5)
@@ -189,7 +189,7 @@ def test_other_settings_for_a_run_end_with_2(laboratory: Laboratory, home: Path)
 # --- training -------------------------------------------------------------------------------------------------------
 
 
-def test_numbers_that_are_not_finite_end_with_5(warm: Warm, source: Path, model: Path, tmp_path: Path) -> None:
+def test_numbers_that_are_not_finite_end_with_5(warm: ForkServer, source: Path, model: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     weights = load_file(model / "model.safetensors")
@@ -203,7 +203,7 @@ def test_numbers_that_are_not_finite_end_with_5(warm: Warm, source: Path, model:
     assert len(json.loads((tmp_path / "run" / "divergence.json").read_text())["rows"]) == 4
 
 
-def test_out_of_real_memory_takes_smaller_batches_and_the_same_steps(warm: Warm, tmp_path: Path) -> None:
+def test_out_of_real_memory_takes_smaller_batches_and_the_same_steps(warm: ForkServer, tmp_path: Path) -> None:
     write_model(tmp_path / "wide", width=128, layers=2)
     write_rows(tmp_path / "many.csv", 1400)
     changes = {"batch_size": 1024, "max_steps": 1, "evaluations": 1}
@@ -216,7 +216,7 @@ def test_out_of_real_memory_takes_smaller_batches_and_the_same_steps(warm: Warm,
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_the_step_and_ends_with_75(
-    number: signal.Signals, warm: Warm, source: Path, model: Path, tmp_path: Path
+    number: signal.Signals, warm: ForkServer, source: Path, model: Path, tmp_path: Path
 ) -> None:
     started = begin(warm, tmp_path / "home", train_arguments(source, model, tmp_path / "run", epochs=200))
     until(lambda: has_step(tmp_path / "run", 3))
@@ -230,7 +230,7 @@ def test_a_signal_saves_the_step_and_ends_with_75(
     assert f"Interrupted: {number.name} was received." in started.output.read_text()
 
 
-def test_a_second_signal_leaves_without_a_save_and_the_run_goes_on(laboratory: Laboratory, home: Path) -> None:
+def test_a_second_signal_leaves_without_a_save_and_the_run_goes_on(laboratory: InterruptionTrials, home: Path) -> None:
     subject = laboratory.subjects[0]
     started = laboratory.start(home, subject.model)
     until(lambda: has_step(home / "run", 1))
@@ -244,7 +244,7 @@ def test_a_second_signal_leaves_without_a_save_and_the_run_goes_on(laboratory: L
     assert (tally.exact, tally.troubles) == (1, [])
 
 
-def test_kill_9_in_the_middle_of_a_save_takes_the_save_before(laboratory: Laboratory, home: Path) -> None:
+def test_kill_9_in_the_middle_of_a_save_takes_the_save_before(laboratory: InterruptionTrials, home: Path) -> None:
     subject, checkpoints = laboratory.subjects[0], CheckpointFolder(home / "run" / "checkpoints")
     for place in range(subject.boundaries // 2, subject.boundaries):
         laboratory.start(home, subject.model, watch=str(home), kill_at=place).wait()
@@ -264,7 +264,7 @@ def test_kill_9_in_the_middle_of_a_save_takes_the_save_before(laboratory: Labora
 
 
 @pytest.mark.slow
-def test_kill_9_at_every_file_boundary_ends_bit_exact(laboratory: Laboratory) -> None:
+def test_kill_9_at_every_file_boundary_ends_bit_exact(laboratory: InterruptionTrials) -> None:
     tally = Tally("boundaries")
     for subject in laboratory.subjects:
         for boundary in range(1, subject.boundaries + 1):

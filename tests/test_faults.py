@@ -16,7 +16,7 @@ from whet.config import make_config
 from whet.errors import ArtifactError, Diverged, EnvironmentFault, UsageError
 from whet.records import End, Finding, Step
 from whet.runs.folder import RunFolder
-from whet.tools.selftest.tiny_run import differences, story, write_model, write_rows
+from whet.tools.selftest.tiny_run import differences, run_contents, write_model, write_rows
 from whet.training.checkpoints import CheckpointFolder
 from whet.training.run import train_run
 
@@ -99,10 +99,10 @@ def test_halved_batches_are_remembered_across_an_interruption(
     source: Path, model: Path, forgetful: Forgetful, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = whet.fit(source, **settings(model, batch_size=4, eval_batch_size=4))
-    before = story(run.path)
+    before = run_contents(run.path)
     without_end(run.path)
     again = whet.fit(source, **settings(model, batch_size=4, eval_batch_size=4))
-    assert differences(before, story(again.path)) == []
+    assert differences(before, run_contents(again.path)) == []
 
 
 def test_another_number_of_rows_that_was_accepted_is_taken(source: Path, model: Path, forgetful: Forgetful) -> None:
@@ -217,11 +217,11 @@ def test_the_verdict_of_a_diverged_run_says_so(poisoned: Path, tmp_path: Path, m
 
 def test_a_run_folder_of_another_run_is_not_overwritten(source: Path, model: Path) -> None:
     whet.fit(source, **settings(model))
-    before = story(Path("run"))
+    before = run_contents(Path("run"))
     without_end(Path("run"))
     with pytest.raises(UsageError, match="was begun with other settings: seed was 42, is 5"):
         whet.fit(source, **settings(model, seed=5))
-    assert before["files"] == story(Path("run"))["files"]
+    assert before["files"] == run_contents(Path("run"))["files"]
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "model", "records.jsonl"])
@@ -249,7 +249,7 @@ def test_a_full_file_system_ends_with_4_and_room_lets_it_go_on(
     import whet.training.estimate
 
     chosen = settings(model, run=str(small_disk / "run"), epochs=2, save_every=3)
-    reference = story(whet.fit(source, **settings(model, run="reference/run", epochs=2, save_every=3)).path)
+    reference = run_contents(whet.fit(source, **settings(model, run="reference/run", epochs=2, save_every=3)).path)
     ballast = small_disk / "ballast"
     free = shutil.disk_usage(small_disk).free
     ballast.write_bytes(bytes(int(free - left * 2**20)))
@@ -260,7 +260,7 @@ def test_a_full_file_system_ends_with_4_and_room_lets_it_go_on(
     assert damaged == []
     assert (kept is not None) == (left > 0.1)
     ballast.unlink()
-    assert differences(reference, story(whet.fit(source, **chosen).path)) == []
+    assert differences(reference, run_contents(whet.fit(source, **chosen).path)) == []
 
 
 def test_a_full_disk_while_the_model_is_written_is_an_environment_fault(
@@ -275,12 +275,12 @@ def test_a_full_disk_while_the_model_is_written_is_an_environment_fault(
         """Only the model goes to the full disk: other threads write records and checkpoints at the same time."""
         return real(trained, tokenizer, small_disk / scratch.name)
 
-    reference = story(whet.fit(source, **settings(model, run="reference/run")).path)
+    reference = run_contents(whet.fit(source, **settings(model, run="reference/run")).path)
     monkeypatch.setattr(finish, "save_model", save)
     with pytest.raises(EnvironmentFault, match="The model could not be written"):
         whet.fit(source, **settings(model))
     monkeypatch.setattr(finish, "save_model", real)
-    assert differences(reference, story(whet.fit(source, **settings(model)).path)) == []
+    assert differences(reference, run_contents(whet.fit(source, **settings(model)).path)) == []
 
 
 def test_tokenizers_has_no_error_of_its_own_for_a_full_disk(
@@ -320,13 +320,13 @@ def test_a_model_that_did_not_come_to_its_place_leaves_nothing(
     def look(*given: Any) -> Any:
         raise ArtifactError("The best weights are damaged.")
 
-    reference = story(whet.fit(source, **settings(model, run="reference/run")).path)
+    reference = run_contents(whet.fit(source, **settings(model, run="reference/run")).path)
     with monkeypatch.context() as patched:
-        patched.setattr(finish, "_last_look", look)
+        patched.setattr(finish, "_predict_final_splits", look)
         with pytest.raises(ArtifactError, match="damaged"):
             whet.fit(source, **settings(model))
     assert not [entry.name for entry in Path("run").iterdir() if "model" in entry.name]
-    assert differences(reference, story(whet.fit(source, **settings(model)).path)) == []
+    assert differences(reference, run_contents(whet.fit(source, **settings(model)).path)) == []
 
 
 def test_a_model_that_a_kill_left_unfinished_counts_as_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,10 +345,10 @@ def test_a_model_that_a_kill_left_unfinished_counts_as_room(tmp_path: Path, monk
 def test_the_model_that_is_written_has_a_configuration_of_its_own(model: Path) -> None:
     from transformers import AutoModelForSequenceClassification
 
-    from whet.training.export import _on_its_own
+    from whet.training.export import _copy_with_own_config
 
     computing = AutoModelForSequenceClassification.from_pretrained(model)
-    written = _on_its_own(computing)
+    written = _copy_with_own_config(computing)
     computing.config._attn_implementation = "another"
     assert written.config._attn_implementation != "another"
     assert written.state_dict().keys() == computing.state_dict().keys()
@@ -361,13 +361,13 @@ def test_the_model_that_is_written_has_a_configuration_of_its_own(model: Path) -
 @pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
 def test_a_tracker_that_cannot_write_is_said_and_the_run_ends_as_without_it(source: Path, model: Path) -> None:
     pytest.importorskip("tensorboard")
-    reference = story(whet.fit(source, **settings(model, run="reference/run")).path)
+    reference = run_contents(whet.fit(source, **settings(model, run="reference/run")).path)
     config = make_config({"source": str(source), **settings(model, report_to="tensorboard")})
     (RunFolder.create(Path("run"), config).path / "tensorboard").write_text("a file where its folder should be")
     said: list[str] = []
-    run = train_run(str(source), config, say=said.append)
+    run = train_run(str(source), config, echo=said.append)
     assert [line for line in said if "tracker tensorboard stopped, and training goes on" in line]
-    assert differences(reference, story(run.path)) == []
+    assert differences(reference, run_contents(run.path)) == []
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="who a process has started stands in /proc")
@@ -381,6 +381,6 @@ def test_a_training_has_no_helper_process_that_could_die_or_hang(source: Path, m
 
     before, seen = children(), []
     config = make_config({"source": str(source), **settings(model)})
-    train_run(str(source), config, listen=lambda event, job: seen.append(children() - before))
+    train_run(str(source), config, on_event=lambda event, job: seen.append(children() - before))
     assert seen
     assert not set().union(*seen)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import whet
-from whet.distributed.group import Ranks
+from whet.distributed.group import DistributedContext
 from whet.errors import UsageError
 from whet.records import End, Evaluation, Record, Save, Step
 from whet.runs.folder import RunFolder
@@ -305,9 +305,9 @@ def test_an_argument_of_the_launcher_is_checked_before_anything_starts(place: Pa
 
 
 def test_one_process_exchanges_nothing() -> None:
-    alone = Ranks()
-    assert (alone.from_main(3), alone.gather(3), alone.any(False)) == (3, [3], False)
-    with pytest.raises(UsageError), alone.together(), alone.leaving():
+    alone = DistributedContext()
+    assert (alone.broadcast_object(3), alone.gather(3), alone.any_rank(False)) == (3, [3], False)
+    with pytest.raises(UsageError), alone.raise_on_all_ranks(), alone.publish_error():
         raise UsageError("mine")
 
 

@@ -253,16 +253,16 @@ def test_the_live_line_sends_nothing_of_what_it_is_told(monkeypatch: pytest.Monk
     pytest.importorskip("termios")
     monkeypatch.setenv("TERM", "xterm-256color")
 
-    def say() -> None:
+    def echo() -> None:
         from whet.cli.output import guarded_output
         from whet.cli.terminal import Terminal
 
         with guarded_output(), Terminal() as terminal:
-            terminal.say(STEERING)
+            terminal.echo(STEERING)
             print(STEERING)
             print("\x1b[31mred\x1b[0m")
 
-    text = on_a_terminal(say)
+    text = on_a_terminal(echo)
     for payload in ("\x07", "\x9b", "\x1b]", "\x85", "\u202e", "\x1b[31m", "\x08"):
         assert payload not in text
 

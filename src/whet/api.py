@@ -146,12 +146,12 @@ def fit(source: Any = None, *, accept_changes: bool = False, **settings: Any) ->
     if source is None and not config.data.source:
         raise UsageError("fit was given no source.", "Give a file, a folder, a DataFrame or a Dataset.")
     from whet.integrations.notebook import NotebookView, in_notebook
-    from whet.training.run import nothing, train_run
+    from whet.training.run import ignore, train_run
 
     view = NotebookView() if in_notebook() else None
     try:
-        listen = view.listen if view else nothing
-        folder = train_run(source, config, accept_changes=accept_changes, listen=listen)
+        on_event = view.on_event if view else ignore
+        folder = train_run(source, config, accept_changes=accept_changes, on_event=on_event)
         return Run(folder.path, trust_remote_code=config.model.trust_remote_code)
     finally:
         if view:

@@ -11,7 +11,7 @@ from whet.data import cache as store
 def root(tmp_path, monkeypatch):
     monkeypatch.setenv("WHET_CACHE", str(tmp_path))
     for key in ("a", "b"):
-        store.obtain("tokens", key, lambda folder: (folder / "x").write_text("x" * 1500), note=f"rows of {key}")
+        store.get_or_build("tokens", key, lambda folder: (folder / "x").write_text("x" * 1500), note=f"rows of {key}")
     yield tmp_path
     for path in [path for path in store._held if tmp_path in path.parents]:
         store._release(path)

@@ -41,7 +41,7 @@ def shown(what: Callable[[], object], columns: int = 50) -> list[str]:
 
 
 def test_a_line_that_stays_is_cut_between_words() -> None:
-    lines = shown(lambda: Terminal().say(SENTENCE))
+    lines = shown(lambda: Terminal().echo(SENTENCE))
     assert len(lines) == 2
     assert max(map(len, lines)) <= 50
     assert lines[1].startswith("  ")
@@ -50,11 +50,11 @@ def test_a_line_that_stays_is_cut_between_words() -> None:
 
 def test_a_path_is_not_cut() -> None:
     path = "a-long-name/" * 8
-    assert f"  {path}" in shown(lambda: Terminal().say(f"It is in {path}"))
+    assert f"  {path}" in shown(lambda: Terminal().echo(f"It is in {path}"))
 
 
 def test_off_a_terminal_lines_stay_whole(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    Terminal().say(SENTENCE)
+    Terminal().echo(SENTENCE)
     show_result(Run(build_run(tmp_path / "run").path))
     said = capsys.readouterr()
     assert said.err == SENTENCE + "\n"
@@ -98,11 +98,11 @@ def test_the_result_has_interval_and_simpler_answers(tmp_path: Path, capsys: pyt
 
 
 def test_lines_above_a_live_line_are_indented_too() -> None:
-    def say() -> None:
+    def echo() -> None:
         with Terminal() as terminal:
-            terminal.say(SENTENCE)
+            terminal.echo(SENTENCE)
 
-    assert any(line.startswith("  ") and line.rstrip().endswith("any more.") for line in shown(say))
+    assert any(line.startswith("  ") and line.rstrip().endswith("any more.") for line in shown(echo))
 
 
 def test_a_comparison_fits_the_terminal(tmp_path: Path) -> None:
@@ -115,4 +115,4 @@ def test_a_comparison_fits_the_terminal(tmp_path: Path) -> None:
 
 def test_the_width_can_be_set_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "30")
-    assert max(map(len, shown(lambda: Terminal().say(SENTENCE)))) <= 30
+    assert max(map(len, shown(lambda: Terminal().echo(SENTENCE)))) <= 30

@@ -55,8 +55,8 @@ def test_a_fingerprint_refuses_what_it_cannot_read():
 
 
 def test_an_entry_is_built_once(tmp_path):
-    first = cache.obtain("tokens", "k", write("one"), root=tmp_path)
-    again = cache.obtain("tokens", "k", write("two"), root=tmp_path)
+    first = cache.get_or_build("tokens", "k", write("one"), root=tmp_path)
+    again = cache.get_or_build("tokens", "k", write("two"), root=tmp_path)
     assert first == again
     assert (again / "content").read_text() == "one"
 
@@ -67,15 +67,15 @@ def test_a_failed_build_leaves_nothing(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        cache.obtain("tokens", "k", fail, root=tmp_path)
+        cache.get_or_build("tokens", "k", fail, root=tmp_path)
     assert [path.name for path in (tmp_path / "tokens").iterdir()] == ["k.lock"]
-    assert (cache.obtain("tokens", "k", write("x"), root=tmp_path) / "content").exists()
+    assert (cache.get_or_build("tokens", "k", write("x"), root=tmp_path) / "content").exists()
 
 
 def test_a_damaged_entry_is_built_again(tmp_path):
-    path = cache.obtain("tokens", "k", write("whole"), root=tmp_path)
+    path = cache.get_or_build("tokens", "k", write("whole"), root=tmp_path)
     (path / "content").write_text("who")
-    assert (cache.obtain("tokens", "k", write("whole"), root=tmp_path) / "content").read_text() == "whole"
+    assert (cache.get_or_build("tokens", "k", write("whole"), root=tmp_path) / "content").read_text() == "whole"
 
 
 def test_those_who_come_second_wait_and_use_what_the_first_built(tmp_path):
@@ -88,9 +88,9 @@ def test_those_who_come_second_wait_and_use_what_the_first_built(tmp_path):
         write("x")(folder)
 
     def second():
-        cache.obtain("tokens", "k", slow, root=tmp_path, on_wait=lambda: (waited.set(), go_on.set()))
+        cache.get_or_build("tokens", "k", slow, root=tmp_path, on_wait=lambda: (waited.set(), go_on.set()))
 
-    one = threading.Thread(target=cache.obtain, args=("tokens", "k", slow), kwargs={"root": tmp_path})
+    one = threading.Thread(target=cache.get_or_build, args=("tokens", "k", slow), kwargs={"root": tmp_path})
     one.start()
     begun.wait(30)
     two = threading.Thread(target=second)
@@ -102,12 +102,12 @@ def test_those_who_come_second_wait_and_use_what_the_first_built(tmp_path):
 
 
 def test_nobody_waits_for_a_process_that_uses_a_damaged_entry(tmp_path):
-    path = cache.obtain("kind", "key", write("whole"), root=tmp_path)
+    path = cache.get_or_build("kind", "key", write("whole"), root=tmp_path)
     (path / "content").unlink()
     forget(path)
     with open(tmp_path / "kind" / "key.lock") as used_by_another:
         fcntl.flock(used_by_another, fcntl.LOCK_SH)
-        path = cache.obtain("kind", "key", write("again"), root=tmp_path)
+        path = cache.get_or_build("kind", "key", write("again"), root=tmp_path)
     assert (path / "content").read_text() == "again"
 
 
@@ -117,7 +117,7 @@ def test_waiting_can_be_interrupted(tmp_path):
 
     (tmp_path / "tokens").mkdir()
     with file_locks.exclusive(tmp_path / "tokens" / "k.building"), pytest.raises(KeyboardInterrupt):
-        cache.obtain("tokens", "k", write("x"), root=tmp_path, on_wait=interrupt)
+        cache.get_or_build("tokens", "k", write("x"), root=tmp_path, on_wait=interrupt)
 
 
 def test_without_locks_the_loser_of_a_race_uses_the_winners_entry(tmp_path, monkeypatch):
@@ -127,14 +127,14 @@ def test_without_locks_the_loser_of_a_race_uses_the_winners_entry(tmp_path, monk
         cache._build(tmp_path / "tokens" / "k", write("winner"), "")
         write("loser")(folder)
 
-    path = cache.obtain("tokens", "k", beaten, root=tmp_path)
+    path = cache.get_or_build("tokens", "k", beaten, root=tmp_path)
     assert (path / "content").read_text() == "winner"
     assert not list((tmp_path / "tokens").glob(".building-*"))
 
 
 def test_making_room_takes_what_was_used_longest_ago(tmp_path):
     for age, key in enumerate("abc"):
-        path = cache.obtain("tokens", key, write("x" * 1000), root=tmp_path)
+        path = cache.get_or_build("tokens", key, write("x" * 1000), root=tmp_path)
         os.utime(tmp_path / "tokens" / f"{key}.lock", (age, age))
         forget(path)
     removed = cache.trim(2000 / cache.GB, root=tmp_path)
@@ -144,15 +144,15 @@ def test_making_room_takes_what_was_used_longest_ago(tmp_path):
 
 def test_building_keeps_the_cache_under_its_limit(tmp_path):
     cache.write_limit(1500 / cache.GB, tmp_path)
-    forget(cache.obtain("tokens", "a", write("x" * 1000), root=tmp_path))
-    cache.obtain("tokens", "b", write("x" * 1000), root=tmp_path)
+    forget(cache.get_or_build("tokens", "a", write("x" * 1000), root=tmp_path))
+    cache.get_or_build("tokens", "b", write("x" * 1000), root=tmp_path)
     assert [entry.key for entry in cache.entries(tmp_path)] == ["b"]
 
 
 USE_AND_WAIT = """
 import pathlib, sys
 from whet.data import cache
-cache.obtain("tokens", "k", lambda folder: (folder / "x").write_text("x"), root=pathlib.Path(sys.argv[1]))
+cache.get_or_build("tokens", "k", lambda folder: (folder / "x").write_text("x"), root=pathlib.Path(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.read()
 """
@@ -172,7 +172,7 @@ def test_an_entry_that_a_live_process_uses_is_not_removed(tmp_path):
 
 def test_without_locks_only_old_entries_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(file_locks, "fcntl", None)
-    cache.obtain("tokens", "k", write("x"), root=tmp_path)
+    cache.get_or_build("tokens", "k", write("x"), root=tmp_path)
     assert cache.clear(tmp_path) == []
     os.utime(tmp_path / "tokens" / "k.lock", (0, 0))
     assert len(cache.clear(tmp_path)) == 1
@@ -181,7 +181,7 @@ def test_without_locks_only_old_entries_are_removed(tmp_path, monkeypatch):
 def test_what_a_killed_process_half_built_is_swept_up(tmp_path):
     script = (
         "import os, pathlib, sys; from whet.data import cache\n"
-        "cache.obtain('tokens', 'k', lambda f: (f.joinpath('half').write_text('x'), os._exit(9)), "
+        "cache.get_or_build('tokens', 'k', lambda f: (f.joinpath('half').write_text('x'), os._exit(9)), "
         "root=pathlib.Path(sys.argv[1]))"
     )
     assert subprocess.run([sys.executable, "-c", script, str(tmp_path)]).returncode == 9
@@ -193,7 +193,7 @@ def test_what_a_killed_process_half_built_is_swept_up(tmp_path):
 def test_a_cache_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentFault, match=r"file.*WHET_CACHE"):
-        cache.obtain("tokens", "k", write("x"), root=tmp_path / "file")
+        cache.get_or_build("tokens", "k", write("x"), root=tmp_path / "file")
 
 
 def test_a_full_disk_is_an_environment_fault(tmp_path):
@@ -201,7 +201,7 @@ def test_a_full_disk_is_an_environment_fault(tmp_path):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(EnvironmentFault, match="whet cache --clear"):
-        cache.obtain("tokens", "k", full, root=tmp_path)
+        cache.get_or_build("tokens", "k", full, root=tmp_path)
 
 
 def test_the_limit_is_kept(tmp_path):

@@ -9,11 +9,11 @@ import torch
 
 from tests.conftest import random_tokens, small_model
 from whet.config import TrainConfig
-from whet.data.tokens.batches import Order
+from whet.data.tokens.batches import BatchOrder
 from whet.engine.average import Average, gap_before
 from whet.engine.dispatch import choose_path
 from whet.engine.losses import Loss
-from whet.engine.network import TokenFeed
+from whet.engine.network import TokenBatches
 from whet.engine.stepper import Stepper
 from whet.errors import ArtifactError
 from whet.task import Task
@@ -29,11 +29,11 @@ class Training:
         hardware = Hardware(torch.device("cpu"), kind, "")
         config = TrainConfig(learning_rate=1e-2, batch_size=8, average=decay)
         self.tokens, loss = tokens or random_tokens(rows=40), Loss(Task("binary", ("no", "yes")))
-        order = Order(rows=len(self.tokens), batch_size=8, seed=0)
+        order = BatchOrder(rows=len(self.tokens), batch_size=8, seed=0)
         model = small_model("bert", width=width, dropout=0.1)
         self.network, self.stepper = choose_path(model, loss, config, hardware, [self.tokens], order=order)
         assert self.network.path == path
-        self.feed = TokenFeed(self.tokens, order, self.network, loss)
+        self.feed = TokenBatches(self.tokens, order, self.network, loss)
 
     def steps(self, first: int, last: int) -> None:
         for step in range(first, last):

@@ -10,10 +10,10 @@ import torch
 
 from tests.conftest import random_tokens, small_model
 from whet.config import TrainConfig
-from whet.data.tokens.batches import Order, pad, share
+from whet.data.tokens.batches import BatchOrder, pad, rank_slice
 from whet.engine.dispatch import _loss_of, choose_path
 from whet.engine.losses import Loss, contrastive_rows, has_pairs
-from whet.engine.network import Network, TokenFeed
+from whet.engine.network import Network, TokenBatches
 from whet.engine.optimizer import make_adamw
 from whet.engine.stepper import Stepper, split
 from whet.task import Task
@@ -101,7 +101,7 @@ def test_mixed_precision_compares_in_float32(features: torch.Tensor) -> None:
         assert torch.equal(contrastive_rows(features, labels, present)[0], wanted)
 
 
-def plain_loss(model: Any, feed: TokenFeed, rows: np.ndarray[Any, Any], loss: Loss, divisor: float) -> torch.Tensor:
+def plain_loss(model: Any, feed: TokenBatches, rows: np.ndarray[Any, Any], loss: Loss, divisor: float) -> torch.Tensor:
     """The library's own forward pass on each row alone, and the loss written out: for plain autograd."""
     assert feed.tokens.labels is not None
     labels, logits, features = feed.tokens.labels[rows].tolist(), [], []
@@ -148,10 +148,12 @@ def test_loss_and_gradients_are_those_of_plain_autograd(
     feed, stepper = laid_out(path, "bert", loss)
     rows, plain = feed.order.at(0), small_model("bert", width=64)
     parts = split(rows, micro_rows)  # what goes through the model together is compared, and nothing else
-    wanted = sum((plain_loss(plain, feed, part, loss, feed.weight(rows)) for part in parts), torch.zeros(()))
+    wanted = sum((plain_loss(plain, feed, part, loss, feed.loss_divisor(rows)) for part in parts), torch.zeros(()))
     wanted.backward()
     stepper.model.train()
-    found = [stepper.backward(feed.batch(part), feed.weight(rows), micro=micro) for micro, part in enumerate(parts)]
+    found = [
+        stepper.backward(feed.batch(part), feed.loss_divisor(rows), micro=micro) for micro, part in enumerate(parts)
+    ]
     assert float(sum(found)) == pytest.approx(float(wanted.detach()), rel=1e-5)
     known, own = dict(plain.named_parameters()), gradients(stepper)
     assert own.keys() == known.keys()
@@ -162,9 +164,9 @@ def test_loss_and_gradients_are_those_of_plain_autograd(
         assert torch.allclose(gradient, expected, rtol=1e-3, atol=1e-6), name
 
 
-def laid_out(path: str, family: str, loss: Loss) -> tuple[TokenFeed, Stepper]:
+def laid_out(path: str, family: str, loss: Loss) -> tuple[TokenBatches, Stepper]:
     tokens, config = random_tokens(rows=20, types=family in ("bert", "electra")), TrainConfig(batch_size=8)
-    model, order = small_model(family, width=64), Order(rows=20, batch_size=8, seed=0)
+    model, order = small_model(family, width=64), BatchOrder(rows=20, batch_size=8, seed=0)
     if path == "fused":
         network, stepper = choose_path(model, loss, config, FLOAT32, [tokens], order=order)
     else:
@@ -172,7 +174,7 @@ def laid_out(path: str, family: str, loss: Loss) -> tuple[TokenFeed, Stepper]:
         optimizer = make_adamw(model, config)
         stepper = Stepper(model, _loss_of(network, loss), optimizer, FLOAT32, clip=1.0, seed=42, micro_rows=8)
     assert network.path == path
-    return TokenFeed(tokens, order, network, loss), stepper
+    return TokenBatches(tokens, order, network, loss), stepper
 
 
 def losses(path: str, family: str, micro_rows: int) -> list[float]:
@@ -198,7 +200,7 @@ def test_batches_without_anything_to_compare_are_counted() -> None:
     tokens: Any = random_tokens(rows=8, types=True)
     loss, config = Loss(Task("binary", ("no", "yes")), contrastive=0.5), TrainConfig(batch_size=4)
     network, stepper = choose_path(small_model("bert", width=64), loss, config, FLOAT32, [tokens])
-    feed = TokenFeed(tokens, Order(rows=8, batch_size=4, seed=0), network, loss)
+    feed = TokenBatches(tokens, BatchOrder(rows=8, batch_size=4, seed=0), network, loss)
     both = np.array([int(np.argmin(tokens.labels)), int(np.argmax(tokens.labels))])
     stepper(0, feed, both, both, 1e-3)
     assert stepper.window.uncompared == 1
@@ -213,7 +215,7 @@ def test_every_process_counts_what_none_of_them_could_compare(world: int) -> Non
     assert feed.tokens.labels is not None
     stepper.world, stepper.micro_rows = world, 2
     rows = feed.order.at(0)
-    parts = [part for rank in range(world) for part in split(share(rows, rank, world), 2)]
+    parts = [part for rank in range(world) for part in split(rank_slice(rows, rank, world), 2)]
     stepper.count(feed, rows)
     assert stepper.window.uncompared == sum(not has_pairs(feed.tokens.labels[part]) for part in parts) > 0
 

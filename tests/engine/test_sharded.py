@@ -15,11 +15,11 @@ import json, sys
 import numpy as np, torch
 from tests.conftest import random_tokens, small_model
 from whet.config import make_config
-from whet.data.tokens.batches import Order, share
+from whet.data.tokens.batches import BatchOrder, share
 from whet.task import Task
 from whet.utils.device import choose_hardware
 from whet.distributed.rendezvous import join_processes
-from whet.engine.network import TokenFeed
+from whet.engine.network import TokenBatches
 from whet.engine.losses import Loss
 from whet.engine.dispatch import choose_path
 
@@ -30,7 +30,8 @@ hardware = choose_hardware("cpu", "float32")
 tokens, loss = random_tokens(7), Loss(Task("binary", ("no", "yes")), None, 0.0)
 model = small_model("modernbert", width=32)
 network, stepper = choose_path(model, loss, config, hardware, [tokens], ranks)
-feed = TokenFeed(tokens, Order(rows=7, batch_size=3, seed=1, kind="sequential", lengths=tokens.lengths), network, loss)
+order = BatchOrder(rows=7, batch_size=3, seed=1, kind="sequential", lengths=tokens.lengths)
+feed = TokenBatches(tokens, order, network, loss)
 losses, norms = [], []
 
 def steps(first, last):
@@ -42,7 +43,7 @@ def steps(first, last):
 
 steps(0, 3)  # the third has one row for two processes
 saved = {group: {name: t.clone() for name, t in found.items()} for group, found in stepper.tensors().items()}
-saved = ranks.from_main(saved)
+saved = ranks.broadcast_object(saved)
 steps(3, 5)
 stepper.load(saved)
 steps(3, 5)

@@ -10,9 +10,9 @@ import torch
 
 from tests.conftest import random_tokens, small_model
 from whet.config import TrainConfig
-from whet.data.tokens.batches import Order
+from whet.data.tokens.batches import BatchOrder
 from whet.engine.losses import Loss
-from whet.engine.network import Network, TokenFeed
+from whet.engine.network import Network, TokenBatches
 from whet.engine.optimizer import make_adamw
 from whet.engine.stepper import Stepper
 from whet.task import Task
@@ -27,11 +27,11 @@ TASKS = {
 }
 
 
-def make_stepper(kind: str = "binary", *, micro_rows: int = 8, weights: Any = None) -> tuple[Stepper, TokenFeed]:
+def make_stepper(kind: str = "binary", *, micro_rows: int = 8, weights: Any = None) -> tuple[Stepper, TokenBatches]:
     tokens, task = random_tokens(rows=8, kind=kind), TASKS[kind]
     network = Network(small_model(labels=task.outputs), CPU)
     loss = Loss(task, weights)
-    feed = TokenFeed(tokens, Order(rows=8, batch_size=8, seed=0), network, loss)
+    feed = TokenBatches(tokens, BatchOrder(rows=8, batch_size=8, seed=0), network, loss)
     stepper = Stepper(
         model=network.model,
         loss_of=lambda batch: loss.total(network.logits(batch), batch.labels),
@@ -44,7 +44,7 @@ def make_stepper(kind: str = "binary", *, micro_rows: int = 8, weights: Any = No
     return stepper, feed
 
 
-def weights_after_a_step(stepper: Stepper, feed: TokenFeed) -> dict[str, torch.Tensor]:
+def weights_after_a_step(stepper: Stepper, feed: TokenBatches) -> dict[str, torch.Tensor]:
     rows = np.arange(8)
     stepper(0, feed, rows, rows, 1e-2)
     return {name: parameter.detach().clone() for name, parameter in stepper.model.named_parameters()}
@@ -83,7 +83,7 @@ def test_a_gradient_that_is_not_finite_never_reaches_the_weights() -> None:
     stepper(0, feed, rows, rows, 1e-2)
     stepper.loss_of = healthy
     stepper(1, feed, rows, rows, 1e-2)  # and nothing after it either: the state stays the last good one
-    assert int(stepper.window.first_bad) == 0
+    assert int(stepper.window.first_nonfinite_step) == 0
     assert all(torch.equal(parameter, before[name]) for name, parameter in stepper.model.named_parameters())
 
 

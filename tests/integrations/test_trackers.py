@@ -68,7 +68,7 @@ def test_a_tracker_that_fails_is_said_and_the_run_is_finished(
     monkeypatch.setattr("whet.integrations.trackers.find_spec", lambda package: package)
     settings = {"model": str(tiny_model_folder), "run": str(tmp_path / "run"), "max_steps": 2, "recipe": "course"}
     said: list[str] = []
-    run = train_run(source, make_config({**settings, "report_to": "tensorboard"}), say=said.append)
+    run = train_run(source, make_config({**settings, "report_to": "tensorboard"}), echo=said.append)
     assert any("tensorboard stopped" in line and "no such host" in line for line in said)
     assert (run.path / "model" / "model.safetensors").exists()
 

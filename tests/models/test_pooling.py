@@ -15,10 +15,10 @@ import whet
 from tests.conftest import random_tokens, small_model
 from tests.training.test_run import settings, write_rows
 from whet.config import ModelConfig, TrainConfig
-from whet.data.tokens.batches import Order
+from whet.data.tokens.batches import BatchOrder
 from whet.engine.dispatch import choose_path
 from whet.engine.losses import Loss
-from whet.engine.network import Network, TokenFeed
+from whet.engine.network import Network, TokenBatches
 from whet.engine.optimizer import make_adamw
 from whet.engine.stepper import Stepper
 from whet.errors import UsageError
@@ -64,7 +64,7 @@ def losses(path: str, family: str) -> tuple[list[float], dict[str, torch.Tensor]
     """Eight steps with a half contrastive loss, and the weights after them."""
     tokens = random_tokens(rows=20, types=family in ("bert", "electra"))
     loss, config = Loss(BINARY, contrastive=0.5), TrainConfig(batch_size=8)
-    model, order = with_mean(family), Order(rows=20, batch_size=8, seed=0)
+    model, order = with_mean(family), BatchOrder(rows=20, batch_size=8, seed=0)
     if path == "fused":
         network, stepper = choose_path(model, loss, config, FLOAT32, [tokens], order=order)
     else:
@@ -73,7 +73,7 @@ def losses(path: str, family: str) -> tuple[list[float], dict[str, torch.Tensor]
         network = Network(model, FLOAT32.device, packed=False)
         stepper = Stepper(model, _loss_of(network, loss), make_adamw(model, config), FLOAT32, 1.0, 42, 8)
     assert network.path == path
-    feed, found = TokenFeed(tokens, order, network, loss), []
+    feed, found = TokenBatches(tokens, order, network, loss), []
     for step in range(8):
         rows = order.at(step)
         stepper(step, feed, rows, rows, 1e-3)

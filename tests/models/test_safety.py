@@ -256,7 +256,7 @@ def test_a_new_head_is_said(model: Path, source: Path, trained: Path, tmp_path: 
     said: list[str] = []
     for name, folder in (("new", model), ("own", trained / "model")):
         config = make_config({"source": str(source), **settings(folder, tmp_path / name)})
-        train_run(str(source), config, say=said.append)
+        train_run(str(source), config, echo=said.append)
     heads = [line.partition(") with ")[2] for line in said if line.startswith("Model: ")]
     assert heads == ["a new head for 2 outputs.", "its own head for 2 outputs."]
 

@@ -13,9 +13,9 @@ from whet.cli import main
 from whet.cli.selftest import table
 from whet.records import Resume, Step
 from whet.runs.folder import RunFolder
-from whet.tools.selftest.fork_client import Warm
-from whet.tools.selftest.tiny_run import differences, steps_repeated, story, write_model, write_rows
-from whet.tools.selftest.trials import Laboratory, Outcome, Tally, examine
+from whet.tools.selftest.fork_client import ForkServer
+from whet.tools.selftest.tiny_run import differences, run_contents, steps_repeated, write_model, write_rows
+from whet.tools.selftest.trials import InterruptionTrials, Outcome, Tally, examine
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +35,9 @@ def copy(finished: Path, tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
-def test_a_small_self_test_passes_and_counts(laboratory: Laboratory) -> None:
+def test_a_small_self_test_passes_and_counts(laboratory: InterruptionTrials) -> None:
     said: list[str] = []
-    outcome = examine(laboratory, kills=2, signals=1, corruptions=2, say=said.append)
+    outcome = examine(laboratory, kills=2, signals=1, corruptions=2, echo=said.append)
     assert outcome.passed, outcome.tallies
     assert [tally.exact for tally in outcome.tallies] == [1, 1, 1, 2]
     assert sum(row["noticed"] for row in outcome.corruptions.values()) == 2
@@ -53,7 +53,7 @@ def test_the_self_test_as_a_user_runs_it(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_same_run_does_not_differ(finished: Path, copy: Path) -> None:
-    assert differences(story(finished), story(copy)) == []
+    assert differences(run_contents(finished), run_contents(copy)) == []
 
 
 @pytest.mark.parametrize("name", ["model/model.safetensors", "predictions.parquet"])
@@ -61,7 +61,7 @@ def test_one_bit_in_a_result_is_a_difference(name: str, finished: Path, copy: Pa
     data = bytearray((copy / name).read_bytes())
     data[len(data) // 2] ^= 1
     (copy / name).write_bytes(data)
-    assert differences(story(finished), story(copy)) == [f"{Path(name).name} differs"]
+    assert differences(run_contents(finished), run_contents(copy)) == [f"{Path(name).name} differs"]
 
 
 def test_another_number_in_a_record_is_a_difference(finished: Path, copy: Path) -> None:
@@ -69,13 +69,13 @@ def test_another_number_in_a_record_is_a_difference(finished: Path, copy: Path) 
     place = next(i for i, line in enumerate(lines) if '"kind": "step"' in line)
     lines[place] = lines[place].replace('"loss": 0.', '"loss": 1.')
     (copy / "records.jsonl").write_text("\n".join(lines) + "\n")
-    assert len(differences(story(finished), story(copy))) == 1
+    assert len(differences(run_contents(finished), run_contents(copy))) == 1
 
 
 def test_a_missing_record_is_a_difference(finished: Path, copy: Path) -> None:
     lines = (copy / "records.jsonl").read_text().splitlines()
     (copy / "records.jsonl").write_text("\n".join(line for line in lines if '"kind": "step"' not in line) + "\n")
-    assert "records instead of" in differences(story(finished), story(copy))[0]
+    assert "records instead of" in differences(run_contents(finished), run_contents(copy))[0]
 
 
 def test_steps_that_were_done_again_are_counted(copy: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_damage_that_was_not_noticed_fails_the_test() -> None:
     assert not Outcome([], {"flipped bit": row}, 1.0, True).passed
 
 
-def test_a_command_that_hangs_is_stuck_and_is_killed(warm: Warm, tmp_path: Path) -> None:
+def test_a_command_that_hangs_is_stuck_and_is_killed(warm: ForkServer, tmp_path: Path) -> None:
     sleeping = warm.start([1000], tmp_path, call="time:sleep")
     assert sleeping.wait(seconds=0.3) is None
     assert sleeping.wait(seconds=60) == -9

@@ -21,7 +21,7 @@ from whet.metrics.scores import accuracy, score
 from whet.models.pretrained import load_model, load_tokenizer
 from whet.records import Baselines, End, Resume, replay
 from whet.task import Task
-from whet.tools.selftest.tiny_run import differences, story, write_model
+from whet.tools.selftest.tiny_run import differences, run_contents, write_model
 from whet.training.run import train_run
 from whet.utils.device import choose_hardware
 from whet.utils.text import markdown_escaped
@@ -184,7 +184,7 @@ def test_a_run_that_was_interrupted_in_them_ends_like_any_other(
         with pytest.raises(Interrupted):
             train(home, tmp_path / "run")
     assert not (tmp_path / "run" / "baselines.json").exists()
-    assert differences(story(single.path), story(train(home, tmp_path / "run").path)) == []
+    assert differences(run_contents(single.path), run_contents(train(home, tmp_path / "run").path)) == []
 
 
 def test_without_labelled_rows_to_measure_there_are_none(home: Path, tmp_path: Path) -> None:

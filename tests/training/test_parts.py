@@ -19,7 +19,7 @@ from whet.records import AVERAGED, End, Evaluation, Finding, Part, Start, Step
 from whet.runs.folder import RunFolder
 from whet.runs.parts import seed_table
 from whet.runs.progress import progress
-from whet.tools.selftest.tiny_run import differences, story, write_model, write_rows
+from whet.tools.selftest.tiny_run import differences, run_contents, write_model, write_rows
 from whet.training.parts import SAVE_STEPS
 from whet.training.run import train_run
 
@@ -61,12 +61,12 @@ class Command:
         self.lines.clear()
         self.events.clear()
 
-        def listen(event: Any, job: Any) -> None:
+        def on_event(event: Any, job: Any) -> None:
             self.events.append(event)
             hear(event)
 
         config = make_config({**self.settings, **changes})
-        folder = train_run(config.data.source, config, accept_changes=accept, say=self.lines.append, listen=listen)
+        folder = train_run(config.data.source, config, accept_changes=accept, echo=self.lines.append, on_event=on_event)
         return Run(folder.path)
 
 
@@ -198,7 +198,7 @@ def test_an_interruption_in_any_fold_changes_nothing(hear: Hear, command: Comman
     with pytest.raises((Interrupted, Killed)):
         command(hear=hear)
     assert not (command.run / "model").exists()
-    assert differences(story(folded.run), story(command().path)) == []
+    assert differences(run_contents(folded.run), run_contents(command().path)) == []
 
 
 def test_a_fold_that_is_done_is_never_done_again(command: Command) -> None:
@@ -219,7 +219,7 @@ def test_a_damaged_fold_is_trained_again(command: Command, folded: Command) -> N
     file.write_bytes(bytes(content))
     command()
     assert any(line.startswith("Fold 1 is trained again") for line in command.lines)
-    assert differences(story(folded.run), story(command.run)) == []
+    assert differences(run_contents(folded.run), run_contents(command.run)) == []
 
 
 def test_other_settings_are_refused_and_accepted_for_all_folds(command: Command) -> None:
@@ -229,7 +229,7 @@ def test_other_settings_are_refused_and_accepted_for_all_folds(command: Command)
         command(learning_rate=0.02)
     run = command(learning_rate=0.02, accept_changes=True)
     whole = Command(Path(command.settings["source"]).parent, command.run.parent / "other", folds=3, learning_rate=0.02)
-    assert differences(story(whole().path), story(run.path)) == []
+    assert differences(run_contents(whole().path), run_contents(run.path)) == []
 
 
 def test_a_test_file_is_left_for_the_end(home: Path, tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_what_is_shorter_than_a_save_interval_is_not_saved(home: Path, tmp_path:
     run = Command(home, tmp_path / "run", folds=2, save_every=None)()
     assert SAVE_STEPS > 20
     assert [path.name for path in run.path.glob("checkpoints/*")] == ["step-000020"]
-    assert not any(record["kind"] == "save" for record in story(run.path)["records"][-30:])
+    assert not any(record["kind"] == "save" for record in run_contents(run.path)["records"][-30:])
 
 
 # --- seeds ----------------------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def test_an_interruption_with_any_seed_changes_nothing(hear: Hear, seeded: Comma
     command = Command(home, tmp_path / "run", seeds=3)
     with pytest.raises((Interrupted, Killed)):
         command(hear=hear)
-    assert differences(story(seeded.run), story(command().path)) == []
+    assert differences(run_contents(seeded.run), run_contents(command().path)) == []
 
 
 def test_each_seed_trains_as_it_would_alone(seeded: Command, home: Path, tmp_path: Path) -> None:

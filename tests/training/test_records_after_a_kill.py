@@ -14,7 +14,7 @@ from whet.config import make_config
 from whet.errors import Interrupted
 from whet.records import End, Evaluation, Finding, Record, Resume, Save, Step, replay
 from whet.runs.folder import RunFolder
-from whet.tools.selftest.tiny_run import differences, story, write_model, write_rows
+from whet.tools.selftest.tiny_run import differences, run_contents, write_model, write_rows
 from whet.training.evaluation import Evaluator
 from whet.training.run import train_run
 
@@ -48,7 +48,7 @@ class Run:
 
     def __call__(self, hear: Callable[[Any], None] = lambda event: None) -> None:
         config = make_config(self.settings)
-        train_run(config.data.source, config, listen=lambda event, job: hear(event))
+        train_run(config.data.source, config, on_event=lambda event, job: hear(event))
 
     def killed_at(self, kind: type[Record], step: int) -> None:
         def kill(event: Any) -> None:
@@ -79,7 +79,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(home: Path) -> dict[str, Any]:
     run = Run(home, home / "reference")
     run()
-    return story(run.run)
+    return run_contents(run.run)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_the_reference_saves_between_its_step_lines(expected: dict[str, Any]) ->
 def test_a_kill_in_the_middle_of_a_sum_keeps_its_step_line(run: Run, expected: dict[str, Any]) -> None:
     run.killed_at(Step, 12)
     run()
-    assert differences(expected, story(run.run)) == []
+    assert differences(expected, run_contents(run.run)) == []
 
 
 def test_a_stop_in_the_middle_of_a_sum_keeps_its_step_line(run: Run, expected: dict[str, Any]) -> None:
@@ -103,7 +103,7 @@ def test_a_stop_in_the_middle_of_a_sum_keeps_its_step_line(run: Run, expected: d
 
     run.told_to_stop_at(Tick, 7)
     run()
-    assert differences(expected, story(run.run)) == []
+    assert differences(expected, run_contents(run.run)) == []
 
 
 def test_an_evaluation_that_is_done_again_after_a_kill_is_recorded_once(
@@ -126,7 +126,7 @@ def test_an_evaluation_that_is_done_again_after_a_kill_is_recorded_once(
     run()
     lines = [record for record in RunFolder.open(run.run).all_records() if isinstance(record, Evaluation)]
     assert [record.step for record in lines].count(12) == 3
-    assert differences(expected, story(run.run)) == []
+    assert differences(expected, run_contents(run.run)) == []
 
 
 @pytest.mark.parametrize("kind, step", [(Save, 5), (Evaluation, 8), (Save, 16), (End, 16)])
@@ -135,7 +135,7 @@ def test_a_kill_right_after_a_record_changes_none(
 ) -> None:
     run.killed_at(kind, step)
     run()
-    assert differences(expected, story(run.run)) == []
+    assert differences(expected, run_contents(run.run)) == []
 
 
 # --- what a resume takes back ---------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from whet.errors import ArtifactError, Interrupted, UsageError
 from whet.records import End, Evaluation, Resume, Save, Start, Step
 from whet.runs.folder import RunFolder
 from whet.tools.selftest.damage import flip_bit
-from whet.tools.selftest.tiny_run import differences, story, write_model, write_rows
+from whet.tools.selftest.tiny_run import differences, run_contents, write_model, write_rows
 from whet.training.run import train_run
 
 Hear = Callable[[Any], None]
@@ -61,17 +61,17 @@ class Trainer:
             "precision": "float32",
         }
 
-    def __call__(self, hear: Hear = lambda event: None, say: Hear = lambda line: None, **changes: Any) -> Run:
+    def __call__(self, hear: Hear = lambda event: None, echo: Hear = lambda line: None, **changes: Any) -> Run:
         accept = changes.pop("accept_changes", False)
 
         def note(line: str) -> None:
             self.lines.append(line)
-            say(line)
+            echo(line)
 
         self.lines.clear()
         config = make_config({**self.settings, **changes})
         folder = train_run(
-            str(self.source), config, accept_changes=accept, say=note, listen=lambda event, job: hear(event)
+            str(self.source), config, accept_changes=accept, echo=note, on_event=lambda event, job: hear(event)
         )
         return Run(folder.path)
 
@@ -89,7 +89,7 @@ def train(source: Path, model: Path, tmp_path: Path) -> Trainer:
 def expected(source: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     run = tmp_path_factory.mktemp("reference") / "run"
     Trainer(source, model, run)()
-    return story(run)
+    return run_contents(run)
 
 
 def when(kind: type, step: int, number: int = signal.SIGTERM, **fields: Any) -> Hear:
@@ -106,11 +106,11 @@ def when(kind: type, step: int, number: int = signal.SIGTERM, **fields: Any) -> 
 
 
 def at_line(start: str) -> Hear:
-    def say(line: str) -> None:
+    def echo(line: str) -> None:
         if line.startswith(start):
             os.kill(os.getpid(), signal.SIGINT)
 
-    return say
+    return echo
 
 
 @pytest.mark.parametrize("model, step", [(16, 1), (16, 4), (16, 5), (16, 16), (64, 5), (64, 14)], indirect=["model"])
@@ -120,7 +120,7 @@ def test_a_signal_after_any_step_saves_it_and_the_run_ends_the_same(
     train.interrupted(hear=when(Step, step))
     assert RunFolder.open(train.run).records()[-1].step == step
     assert (train.run / "checkpoints" / f"step-{step:06d}").is_dir()
-    assert differences(expected, story(train().path)) == []
+    assert differences(expected, run_contents(train().path)) == []
     assert any(line.startswith("Resuming") and f"from step {step} of 16" in line for line in train.lines)
 
 
@@ -142,29 +142,29 @@ def test_a_signal_during_an_evaluation_leaves_it_for_later(
     monkeypatch.setattr(Evaluator, "measure", real)
     kept = [r for r in RunFolder.open(train.run).records() if isinstance(r, Evaluation) and r.step == step]
     assert not kept
-    assert differences(expected, story(train().path)) == []
+    assert differences(expected, run_contents(train().path)) == []
 
 
 @both_paths
 def test_a_signal_right_after_the_best_evaluation_keeps_it_the_best(train: Trainer, expected: dict[str, Any]) -> None:
     best = next(r for r in expected["records"] if r["kind"] == "evaluation" and r["best"])
     train.interrupted(hear=when(Evaluation, best["step"], split="validation"))
-    assert differences(expected, story(train().path)) == []
+    assert differences(expected, run_contents(train().path)) == []
 
 
 def test_a_signal_while_finishing_finishes_later(train: Trainer, expected: dict[str, Any]) -> None:
     train.interrupted(hear=when(Evaluation, 8, split="validation"))
     with pytest.raises(Interrupted):
         train(hear=when(Save, 15, signal.SIGINT))
-    assert differences(expected, story(train().path)) == []
+    assert differences(expected, run_contents(train().path)) == []
 
 
 @pytest.mark.parametrize("line", ["Columns", "Model", "16 steps"])
 def test_a_signal_before_training_leaves_at_once_and_loses_nothing(
     line: str, train: Trainer, expected: dict[str, Any]
 ) -> None:
-    train.interrupted(say=at_line(line))
-    assert differences(expected, story(train().path)) == []
+    train.interrupted(echo=at_line(line))
+    assert differences(expected, run_contents(train().path)) == []
 
 
 def test_a_signal_while_tokenizing_leaves_at_once(
@@ -202,7 +202,7 @@ def test_a_deadline_saves_and_says_so(train: Trainer, expected: dict[str, Any]) 
             train(hear=pass_deadline, max_minutes=60)
     (end,) = [r for r in RunFolder.open(train.run).records() if isinstance(r, End)]
     assert (end.reason, end.step) == ("deadline", 6)
-    assert differences(expected, story(train().path)) == []
+    assert differences(expected, run_contents(train().path)) == []
 
 
 def test_a_report_is_there_after_an_interruption_and_after_the_end(train: Trainer) -> None:
@@ -237,7 +237,7 @@ def test_falling_back_is_said_and_ends_the_same(train: Trainer, expected: dict[s
     flip_bit(train.run / "checkpoints" / "step-000012", random.Random(3))
     run = train()
     assert [line for line in train.lines if line.startswith("Passed over")]
-    assert differences(expected, story(run.path)) == []
+    assert differences(expected, run_contents(run.path)) == []
     (resume,) = [record for record in run.records if isinstance(record, Resume)]
     assert resume.step == 10
     assert "step-000012" in resume.note
@@ -248,11 +248,11 @@ def test_averaged_weights_and_what_is_shipped_survive_interruptions(train: Train
     train.settings |= {"average": 0.9, "choice": "steady", "metric": "accuracy", "contrastive": 0.5}
     whole = Trainer(train.source, Path(train.settings["model"]), tmp_path / "whole")
     whole.settings |= {**train.settings, "run": str(whole.run)}
-    expected = story(whole().path)
+    expected = run_contents(whole().path)
     assert any(record["kind"] == "finding" and record["about"] == "choice" for record in expected["records"])
     train.interrupted(hear=when(Step, 7))
     train.interrupted(hear=when(Evaluation, 16, split="averaged"))
-    assert differences(expected, story(train().path)) == []
+    assert differences(expected, run_contents(train().path)) == []
 
 
 def test_no_whole_checkpoint_is_refused(train: Trainer) -> None:
@@ -337,7 +337,7 @@ def test_accepted_data_goes_on(train: Trainer, source: Path, tmp_path: Path) -> 
 
 def test_settings_that_do_not_touch_training_may_change(train: Trainer, expected: dict[str, Any]) -> None:
     train.interrupted(hear=when(Step, 6))
-    assert differences(expected, story(train(keep=4, max_minutes=90).path)) == []
+    assert differences(expected, run_contents(train(keep=4, max_minutes=90).path)) == []
 
 
 def test_without_a_name_the_newest_unfinished_run_goes_on(
@@ -359,15 +359,15 @@ def test_a_clock_that_jumps_changes_nothing(
     train.interrupted(hear=when(Step, 7))
     monkeypatch.setattr(time, "time", lambda: next(years))
     run = train()
-    assert differences(expected, story(run.path)) == []
+    assert differences(expected, run_contents(run.path)) == []
     assert all(0 <= record.seconds < 1000 for record in run.records if isinstance(record, Step))
 
 
 def test_patience_saves_its_last_step_and_resumes_the_same(train: Trainer, tmp_path: Path) -> None:
     patient = {"patience": 1, "learning_rate": 1e-9, "metric": "accuracy", "save_every": 7}
-    reference = story(train(**patient).path)
+    reference = run_contents(train(**patient).path)
     train.run = tmp_path / "again" / "run"
     train.settings["run"] = str(train.run)
     train.interrupted(hear=when(Step, 7), **patient)
-    assert differences(reference, story(train(**patient).path)) == []
+    assert differences(reference, run_contents(train(**patient).path)) == []
     assert any(record["kind"] == "save" and record["step"] == 8 for record in reference["records"])

@@ -15,9 +15,9 @@ from tests.huggingface.made import make_trainer
 from whet.config import make_config
 from whet.engine.notices import WhetNotice
 from whet.tools.selftest.tiny_run import write_rows
-from whet.training.run import rehearse
+from whet.training.run import dry_run
 from whet.utils import device as devices
-from whet.utils.device import choose_hardware, wake
+from whet.utils.device import choose_hardware, start_gpu_in_background
 
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 
@@ -46,8 +46,8 @@ def test_bf16_is_native_where_it_is_taken_and_on_x86_multiplied(
 def test_a_processor_with_avx2_alone_is_not_taken_for_more() -> None:
     script = (
         "from whet.utils.device import choose_hardware, instruction_sets\n"
-        "from whet.engine.fused.cpu.inference_layers import FrozenCpuPieces\n"
-        "print(choose_hardware('cpu').precision, instruction_sets(), FrozenCpuPieces.available())"
+        "from whet.engine.fused.cpu.inference_layers import CpuInferenceLayerOps\n"
+        "print(choose_hardware('cpu').precision, instruction_sets(), CpuInferenceLayerOps.available())"
     )
     done = subprocess.run([sys.executable, "-c", script], env=os.environ | AVX2, capture_output=True, text=True)
     assert done.stdout == "float32 AVX2, no bf16 False\n", done.stderr
@@ -61,7 +61,7 @@ def test_bf16_that_was_asked_for_trains_slowly_and_it_is_said(
     write_rows(source)
     asked = {"model": str(tiny_model_folder), "precision": "bf16", "device": "cpu", "max_steps": 1}
     asked["recipe"] = "course"
-    rehearse(source, make_config(asked), print)
+    dry_run(source, make_config(asked), print)
     lines = capsys.readouterr().out.splitlines()
     assert sum("bf16 was asked for and the CPU has no native bf16" in line for line in lines) == 1
 
@@ -77,9 +77,9 @@ def test_a_trainer_and_a_step_say_that_bf16_is_slow(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "no such device"])
 def test_a_device_is_woken_without_a_word(device: str, capfd: pytest.CaptureFixture[str]) -> None:
-    wake(device)
+    start_gpu_in_background(device)
     for thread in threading.enumerate():
-        if thread.name == "whet-wake":
+        if thread.name == "whet-start_gpu_in_background":
             thread.join()
     assert capfd.readouterr() == ("", "")
 
@@ -87,9 +87,9 @@ def test_a_device_is_woken_without_a_word(device: str, capfd: pytest.CaptureFixt
 @pytest.mark.gpu
 def test_a_gpu_that_was_woken_is_started() -> None:
     script = (
-        "import threading, torch; from whet.utils.device import wake\n"
-        "wake('auto')\n"
-        "[thread.join() for thread in threading.enumerate() if thread.name == 'whet-wake']\n"
+        "import threading, torch; from whet.utils.device import start_gpu_in_background\n"
+        "start_gpu_in_background('auto')\n"
+        "[thread.join() for thread in threading.enumerate() if thread.name == 'whet-start_gpu_in_background']\n"
         "assert torch.cuda.is_initialized()"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

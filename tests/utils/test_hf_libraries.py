@@ -24,14 +24,14 @@ def said_by(script: str, **environment: str) -> list[str]:
 
 def test_what_a_command_has_loaded_is_not_searched() -> None:
     script = (
-        "import gc; loading.load_as_command(); loading.keep_what_is_loaded();"
+        "import gc; loading.load_as_command(); loading.freeze_garbage_collector();"
         "print(gc.get_freeze_count() > 0, gc.get_threshold() == loading.USUAL)"
     )
     assert said_by(script) == ["True", "True"]
 
 
 def test_in_a_process_of_somebody_else_nothing_is_set_aside() -> None:
-    script = "import gc; loading.keep_what_is_loaded(); print(gc.get_freeze_count())"
+    script = "import gc; loading.freeze_garbage_collector(); print(gc.get_freeze_count())"
     assert said_by(script) == ["0"]
 
 
@@ -90,7 +90,7 @@ def test_only_a_command_leaves_out_and_only_meanwhile(command: bool, monkeypatch
 
     monkeypatch.setattr(loading, "_is_command", command)
     asked = utils.is_sklearn_available
-    with loading.only_for_classifiers(), loading.only_for_classifiers():
+    with loading.skip_unused_imports(), loading.skip_unused_imports():
         assert (utils.is_sklearn_available is asked) == (not command)
     assert utils.is_sklearn_available is asked
 

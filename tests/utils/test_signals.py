@@ -131,8 +131,8 @@ def test_a_signal_while_a_command_starts_is_said_and_leaves_with_75(module: str,
 
 def test_a_second_signal_while_a_command_starts_leaves_at_once() -> None:
     code = (
-        "import os, signal; from whet.cli.app import leave_when_told\n"
-        "leave_when_told()\n"
+        "import os, signal; from whet.cli.app import install_signal_handlers\n"
+        "install_signal_handlers()\n"
         "try:\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "finally:\n"

@@ -17,7 +17,7 @@ from typing import NoReturn
 from whet.cli.output import guard_output, guarded_output
 from whet.errors import ArtifactError, EnvironmentFault, Interrupted, WhetError
 from whet.utils.hf_libraries import load_as_command
-from whet.utils.signals import SIGNALS, SignalArrived, hearing_again, put_off, remember
+from whet.utils.signals import SIGNALS, SignalArrived, defer_during_torch_import, remember, resend_lost_signal
 from whet.utils.text import neutral
 
 NO_TEMPORARY_FOLDER = "No usable temporary directory"
@@ -79,7 +79,7 @@ def _run(arguments: list[str] | None) -> int:
 
 
 def _report(error: WhetError) -> int:
-    _expect_no_first()
+    _exit_on_next_signal()
     if os.environ.get("WHET_DEBUG"):
         import traceback
 
@@ -110,9 +110,9 @@ def interrupted(error: BaseException | None) -> Interrupted:
     return Interrupted(f"Interrupted: {name or 'SIGINT'} was received.", "Run the same command again.")
 
 
-def leave_when_told() -> None:
+def install_signal_handlers() -> None:
     """Signals leave where they arrive; a run sets handlers of its own while it has something to save."""
-    sys.unraisablehook = hearing_again(sys.__unraisablehook__)
+    sys.unraisablehook = resend_lost_signal(sys.__unraisablehook__)
     _wait_for_the_first()
 
 
@@ -121,7 +121,7 @@ def _wait_for_the_first() -> None:
         signal.signal(number, _leave)
 
 
-def _expect_no_first() -> None:
+def _exit_on_next_signal() -> None:
     """The command is ending: a signal from now on is a second one, which leaves at once."""
     # A launcher passes on what the terminal has sent to all of its processes already: that is no second signal.
     second = signal.SIG_IGN if "LOCAL_RANK" in os.environ else _leave_now
@@ -131,9 +131,9 @@ def _expect_no_first() -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    if put_off(number, frame):
+    if defer_during_torch_import(number, frame):
         return
-    _expect_no_first()
+    _exit_on_next_signal()
     if "LOCAL_RANK" in os.environ and sys.argv[1:2] == ["train"]:
         remember(number)
         return
@@ -146,17 +146,17 @@ def _leave_now(number: int, frame: FrameType | None) -> None:
 
 def entry() -> NoReturn:
     try:
-        leave_when_told()
+        install_signal_handlers()
         load_as_command()
         _end_with_the_launcher()
         _open_closed_streams()
         guard_output()
         code = main()
-        _expect_no_first()
+        _exit_on_next_signal()
     except KeyboardInterrupt as error:  # before main began, or between two of its lines
         code = _report(interrupted(error))
     except Exception:  # a fault of ours
-        _expect_no_first()
+        _exit_on_next_signal()
         sys.excepthook(*sys.exc_info())
         code = 1
     # Python is not taken down: threads that load what nobody waits for any more, or that belong to torch, abort now and

@@ -41,14 +41,14 @@ def bench(what_or_source: str | None, source: str | None, as_json: bool, **chose
 
     from whet.tools.bench.benchmark import bench_prediction, bench_training
 
-    def say(line: str) -> None:
+    def echo(line: str) -> None:
         click.echo(line, err=True)
 
     if predicting:
-        result = bench_prediction(config, rows=chosen["rows"], turns=chosen["turns"], say=say)
+        result = bench_prediction(config, rows=chosen["rows"], turns=chosen["turns"], echo=echo)
     else:
         result = bench_training(
-            config, steps=chosen["steps"], turns=chosen["turns"], say=say, compiled=chosen["compiled"]
+            config, steps=chosen["steps"], turns=chosen["turns"], echo=echo, compiled=chosen["compiled"]
         )
     if as_json:
         click.echo(json_text(result))

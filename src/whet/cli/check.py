@@ -50,8 +50,8 @@ def check(
     from whet.inference.token_preview import as_read
     from whet.training.recipe import whole_below
 
-    say = partial(click.echo, err=True)
-    examples = load_examples(config.data.source, config.data, whole_below=whole_below(config), say=say)
+    echo = partial(click.echo, err=True)
+    examples = load_examples(config.data.source, config.data, whole_below=whole_below(config), echo=echo)
     report = as_read(audit(examples), examples, config.model)
     if as_json:
         columns = {

@@ -35,7 +35,7 @@ def evaluate(run: str, source: str, trust_remote_code: bool | None, as_json: boo
     from whet.inference.evaluate import evaluate_model
 
     predictor = load(run, trust_remote_code=bool(trust_remote_code))
-    results = evaluate_model(predictor, source, config.data, say=partial(click.echo, err=True))
+    results = evaluate_model(predictor, source, config.data, echo=partial(click.echo, err=True))
     if as_json:
         click.echo(json_text({"run": run, "source": source, "splits": results}))
         return

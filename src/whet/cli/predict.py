@@ -187,7 +187,7 @@ def _read(source: str, config: DataConfig) -> Given:
     from whet.data.examples import load_examples
 
     try:
-        splits = load_examples(source, config, labelled=False, say=partial(click.echo, err=True)).rows
+        splits = load_examples(source, config, labelled=False, echo=partial(click.echo, err=True)).rows
     except DataError as error:
         # Here --text is a text to label.
         error.hint = error.hint.replace("--text", "--text-column").replace("--pair", "--pair-column")

@@ -95,7 +95,7 @@ def launch(arguments: list[str], processes: int, restarts: int) -> int:
 
 
 @contextmanager
-def told_to_launcher() -> Iterator[None]:
+def report_exit_code_to_launcher() -> Iterator[None]:
     """What a process ends with goes to the launcher by a file.
 
     An agent starts again whatever fails. What would only fail again, and what was asked to stop, must be no failure
@@ -110,23 +110,23 @@ def told_to_launcher() -> Iterator[None]:
     except LostRank as error:
         done, most = restarts()
         if _code_file() is not None and done == most:
-            _leave_word(error.message, LOST)
+            _write_exit_file(error.message, LOST)
             error.copied = True  # the launcher says it: by then it knows how the other one ended
         raise
     except WhetError as error:
-        _leave_word(str(error.exit_code))
+        _write_exit_file(str(error.exit_code))
         raise
 
 
 def exit_code(code: int) -> int:
     """The code for whoever started this process."""
     if code == Interrupted.exit_code:
-        _leave_word(str(code))
+        _write_exit_file(str(code))
     file = _code_file()
     return 0 if file is not None and file.exists() else code
 
 
-def _leave_word(word: str, ending: str = "") -> None:
+def _write_exit_file(word: str, ending: str = "") -> None:
     file = _code_file()
     if file is not None:
         file.with_name(file.name + ending).write_text(word)

@@ -32,12 +32,12 @@ def selftest(kills: int, signals: int, corruptions: int, seed: int, as_json: boo
 
     folder = Path(mkdtemp(prefix="whet-selftest-"))
 
-    def say(line: str) -> None:
+    def echo(line: str) -> None:
         if not as_json:
             click.echo(line, err=True)
 
     try:
-        outcome = run_selftest(folder, kills=kills, signals=signals, corruptions=corruptions, seed=seed, say=say)
+        outcome = run_selftest(folder, kills=kills, signals=signals, corruptions=corruptions, seed=seed, echo=echo)
     except KeyboardInterrupt:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -19,7 +19,7 @@ from whet.records import Baselines, Evaluation, Record, Start, Step
 from whet.runs import score_words as words
 from whet.runs.curves import sparkline
 from whet.runs.progress import Progress, duration, progress
-from whet.runs.verdict.beside import IN_FULL, most_telling, rows_in_words
+from whet.runs.verdict.baselines import IN_FULL, most_telling, rows_in_words
 from whet.utils.text import neutral, neutral_lines
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Terminal:
         if self.live is not None:
             self.live.stop()
 
-    def say(self, line: str) -> None:
+    def echo(self, line: str) -> None:
         """A line that stays."""
         if self.quiet:
             return
@@ -65,7 +65,7 @@ class Terminal:
             with contextlib.suppress(OSError):  # nobody reads it any more; the training goes on all the same
                 click.echo(line, err=True)
 
-    def listen(self, event: Any, job: Job) -> None:
+    def on_event(self, event: Any, job: Job) -> None:
         """An event of the training loop."""
         if not isinstance(event, Record):
             return
@@ -74,7 +74,7 @@ class Terminal:
             self._has_parts = event.all_steps > 0
         # A run of several parts has a line a part.
         if isinstance(event, Evaluation) and event.split == "validation" and not self._has_parts:
-            self.say(evaluation_line(event, job.metric, progress(self.records)))
+            self.echo(evaluation_line(event, job.metric, progress(self.records)))
         if self.live is not None:
             from rich.text import Text
 

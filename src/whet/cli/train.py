@@ -17,7 +17,7 @@ from whet.cli.processes import (
     is_started,
     launch,
     refuse_other_number,
-    told_to_launcher,
+    report_exit_code_to_launcher,
 )
 from whet.utils.text import json_text
 
@@ -71,21 +71,25 @@ def train(
 
     terminal = Terminal(quiet=quiet or not is_main())
     if dry_run:
-        from whet.training.run import rehearse
+        from whet.training import run as training
 
-        rehearse(config.data.source, config, say=terminal.say, accept_changes=accept_changes)
+        training.dry_run(config.data.source, config, echo=terminal.echo, accept_changes=accept_changes)
         return
 
     from whet.api import Run
     from whet.training.run import train_run
 
-    with told_to_launcher(), terminal, _live_page(config, terminal) if live and is_main() else nullcontext():
+    with (
+        report_exit_code_to_launcher(),
+        terminal,
+        _live_page(config, terminal) if live and is_main() else nullcontext(),
+    ):
         folder = train_run(
             config.data.source,
             config,
             accept_changes=accept_changes,
-            say=terminal.say,
-            listen=terminal.listen,
+            echo=terminal.echo,
+            on_event=terminal.on_event,
         )
     if not is_main():
         return
@@ -104,8 +108,8 @@ def _live_page(config: Config, terminal: Terminal) -> Iterator[None]:
     root = Path(config.run.run).parent if config.run.run else Path("runs")
     root.mkdir(parents=True, exist_ok=True)
     server = start(root)
-    terminal.say(f"Live page: {server.url}")
-    terminal.say(f"From another machine: {server.ssh_line}")
+    terminal.echo(f"Live page: {server.url}")
+    terminal.echo(f"From another machine: {server.ssh_line}")
     try:
         yield
     finally:

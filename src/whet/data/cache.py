@@ -26,7 +26,7 @@ from whet.data.cache_manifest import Damaged, prove, read_manifest, size_of, wri
 from whet.errors import EnvironmentFault, UsageError
 from whet.utils.file_locks import exclusive, exclusive_now, lock, still_named
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 DEFAULT_LIMIT_GB = 20.0
 GB = 1_000_000_000
 BUILDS = 3
@@ -101,7 +101,7 @@ def _feed(digest: Any, part: Any) -> None:
     digest.update(data)
 
 
-def obtain(
+def get_or_build(
     kind: str,
     key: str,
     build: Callable[[Path], None],
@@ -109,7 +109,7 @@ def obtain(
     root: Path | None = None,
     note: str = "",
     on_wait: Callable[[], None] | None = None,
-    say: Say = lambda line: None,
+    echo: Echo = lambda line: None,
 ) -> Path:
     """The folder of this entry, built by `build(empty_folder)` if it is not there or is damaged, which is said.
 
@@ -129,7 +129,7 @@ def obtain(
             if attempt == BUILDS:
                 break
             if not attempt and os.path.lexists(path):
-                say(f"The cache entry {kind}/{key[:12]} is damaged ({damage}): it is built again.")
+                echo(f"The cache entry {kind}/{key[:12]} is damaged ({damage}): it is built again.")
             with exclusive(_building_lock_of(path), on_wait):
                 if _damage(path):  # otherwise another process has built it meanwhile
                     _build(path, build, note)

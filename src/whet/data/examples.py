@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from whet.config import DataConfig
-from whet.data.audit.shortcuts import telling_columns
-from whet.data.cache import Say, fingerprint, obtain
+from whet.data.audit.shortcuts import shortcut_columns
+from whet.data.cache import Echo, fingerprint, get_or_build
 from whet.data.columns import Columns, choose_columns, column_kind, label_columns, own_name
 from whet.data.example_files import SplitRows
 from whet.data.label_reader import LabelReader
@@ -65,14 +65,14 @@ def load_examples(
     labelled: bool = True,
     task: Task | None = None,
     whole_below: int = 0,
-    say: Say = lambda line: None,
+    echo: Echo = lambda line: None,
 ) -> Examples:
     """Examples out of any source.
 
     Without validation rows of the user's own, fewer training rows than `whole_below` stay whole: they are for folds.
 
     With `labelled=False` no label is needed, nothing is split, and a single file becomes the split `test`. A
-    `task` there (that of a trained model) makes a label column that is found be read in the task's own order. `say` is
+    `task` there (that of a trained model) makes a label column that is found be read in the task's own order. `echo` is
     told of a damaged entry of the cache, which is read from the source again.
     """
     config = config or DataConfig()
@@ -84,7 +84,7 @@ def load_examples(
         def build(folder: Path) -> None:
             _Builder(found, config, folder, labelled, task, whole_below).build()
 
-        return _open(obtain("examples", key, build, note=found.name, say=say))
+        return _open(get_or_build("examples", key, build, note=found.name, echo=echo))
 
 
 def _settings(config: DataConfig) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class _Builder:
         reader = self._reader(raw, columns)
         self._check_columns(raw, columns)
         if self.labelled and reader is not None:
-            self.telling = telling_columns(first, columns, reader)
+            self.telling = shortcut_columns(first, columns, reader)
         writers = self._write(raw, columns, reader, scratch)
         self._check(raw, writers, reader)
         shutil.rmtree(scratch)

@@ -39,7 +39,7 @@ class LostRank(EnvironmentFault):
 
 
 @dataclass(frozen=True)
-class Ranks:
+class DistributedContext:
     """This process among `world` of them; the first is the main one, the only one that writes."""
 
     rank: int = 0
@@ -61,11 +61,11 @@ class Ranks:
             return
         import torch.distributed as dist
 
-        with self.answers():
+        with self.translate_connection_errors():
             for tensor in tensors:
                 dist.all_reduce(tensor)
 
-    def joined(self, part: Any, places: Any, count: int) -> Any:
+    def gather_rows(self, part: Any, places: Any, count: int) -> Any:
         """Rows computed by all processes as one array: this one's are `part`, and belong at `places` of `count`."""
         import numpy as np
 
@@ -79,11 +79,11 @@ class Ranks:
         whole = np.zeros((count, *part.shape[1:]), part.dtype)
         whole[places] = part
         tensor = torch.from_numpy(whole)
-        with self.answers():
+        with self.translate_connection_errors():
             dist.all_reduce(tensor, group=self.control)  # every place is zero in all processes but one
         return whole
 
-    def take_from_main(self, tensors: Iterable[Tensor]) -> None:
+    def broadcast_tensors(self, tensors: Iterable[Tensor]) -> None:
         """Each tensor gets the main process's bits, in place, where it is."""
         if self.world == 1:
             return
@@ -95,22 +95,22 @@ class Ranks:
                 continue
             # As bytes, because backends differ in the kinds of numbers they carry.
             flat = tensor.detach().contiguous().reshape(-1)
-            with self.answers():
+            with self.translate_connection_errors():
                 dist.broadcast(flat.view(torch.uint8), src=0)
             if not self.is_main:
                 tensor.detach().copy_(flat.view_as(tensor))
 
     # Words
 
-    def any(self, flag: bool) -> bool:
+    def any_rank(self, flag: bool) -> bool:
         """Whether it is so for any process."""
-        return self.any_of([flag])[0]
+        return self.any_rank_each([flag])[0]
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """All of them are here: whatever failed for one of them before has failed for all."""
-        self.any(False)
+        self.any_rank(False)
 
-    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+    def any_rank_each(self, flags: Sequence[bool]) -> list[bool]:
         """For each of several things, whether it is so for any process."""
         if self.world == 1:
             return list(flags)
@@ -118,13 +118,13 @@ class Ranks:
         import torch.distributed as dist
 
         found = torch.tensor([int(flag) for flag in flags])
-        with self.answers():
+        with self.translate_connection_errors():
             dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.control)
         return [bool(each) for each in found.tolist()]
 
-    def from_main(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         """What the main process has here; it may take its time over it."""
-        self.wait_for_all()
+        self.monitored_barrier()
         return self.gather(value)[0] if self.world > 1 else value
 
     def gather(self, value: Any) -> list[Any]:
@@ -134,7 +134,7 @@ class Ranks:
         import torch.distributed as dist
 
         found: list[Any] = [None] * self.world
-        with self.answers():
+        with self.translate_connection_errors():
             dist.all_gather_object(found, value, group=self.control)
         return found
 
@@ -148,19 +148,19 @@ class Ranks:
                     "All processes must read the same files with the same versions, on like processors.",
                 )
 
-    def wait_for_all(self, most: timedelta = SAVING) -> None:
+    def monitored_barrier(self, most: timedelta = SAVING) -> None:
         """Until every process is here, which may have work of its own to do."""
         if self.world == 1:
             return
         import torch.distributed as dist
 
-        with self.answers():
+        with self.translate_connection_errors():
             dist.monitored_barrier(self.control, timeout=most)
 
     # Errors
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def raise_on_all_ranks(self) -> Iterator[None]:
         """What is done inside is done by all: an error of one becomes everybody's, and is told once."""
         if self.world == 1:
             yield
@@ -172,7 +172,7 @@ class Ranks:
             raise
         except WhetError as raised:
             error = raised
-        self.wait_for_all(WORK)
+        self.monitored_barrier(WORK)
         for rank, told in enumerate(self.gather(None if error is None else _told(error))):
             if told is not None:
                 if rank == self.rank and error is not None:
@@ -181,7 +181,7 @@ class Ranks:
                 raise _copy(told)
 
     @contextlib.contextmanager
-    def leaving(self) -> Iterator[None]:
+    def publish_error(self) -> Iterator[None]:
         """Whoever leaves with an error says so, for those who will wait for it in vain."""
         try:
             yield
@@ -206,17 +206,17 @@ class Ranks:
                 _store().set(_LEFT, json.dumps(_told(error)))
 
     @contextlib.contextmanager
-    def ending_together(self) -> Iterator[None]:
+    def barrier_on_exit(self) -> Iterator[None]:
         """All end here at once, also where they agreed to stop: a launcher ends everybody when the first one leaves."""
         try:
             yield
         except (Interrupted, Diverged):
-            self.wait_for_all()
+            self.monitored_barrier()
             raise
-        self.wait_for_all()
+        self.monitored_barrier()
 
     @contextlib.contextmanager
-    def answers(self, *, computing: bool = False) -> Iterator[None]:
+    def translate_connection_errors(self, *, computing: bool = False) -> Iterator[None]:
         """What torch raises where another process is gone becomes what whet says about that.
 
         Where there is also `computing` inside, an error may have other reasons, and its words decide.

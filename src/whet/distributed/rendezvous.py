@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from whet.distributed.environment import several_processes
-from whet.distributed.group import ANSWER, Ranks
+from whet.distributed.group import ANSWER, DistributedContext
 from whet.errors import EnvironmentFault
 from whet.utils.device import find_device
 
@@ -25,18 +25,18 @@ REACHED = timedelta(seconds=30)
 """How long the launcher's store on this machine is tried: it was there before us, unless it was killed since."""
 
 
-def join_processes(device: str = "auto") -> Ranks:
+def join_processes(device: str = "auto") -> DistributedContext:
     """Meet the processes that were started together with this one; alone, there is nothing to do."""
-    return _meet(on_cpu=find_device(device).type != "cuda") if several_processes() else Ranks()
+    return _join_group(on_cpu=find_device(device).type != "cuda") if several_processes() else DistributedContext()
 
 
 @functools.cache  # processes meet once; whoever asks later is already among them
-def _meet(*, on_cpu: bool) -> Ranks:
+def _join_group(*, on_cpu: bool) -> DistributedContext:
     import torch.distributed as dist
     from accelerate import PartialState
 
     try:
-        state = PartialState(cpu=on_cpu, timeout=ANSWER, **_own_place_of_this_attempt())
+        state = PartialState(cpu=on_cpu, timeout=ANSWER, **_store_for_this_restart())
         # Not by `on_cpu`: a script may have let them meet before, by its own means.
         control = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=ANSWER)
     except (RuntimeError, ValueError) as error:
@@ -45,12 +45,12 @@ def _meet(*, on_cpu: bool) -> Ranks:
             f"Rank {os.environ.get('RANK', '?')} could not meet the other processes: {said}.",
             "Check MASTER_ADDR and MASTER_PORT, and that every machine reaches the first one.",
         ) from None
-    atexit.register(_part, control)
-    ranks = Ranks(state.process_index, state.num_processes, control)
+    atexit.register(_close_gloo_group, control)
+    ranks = DistributedContext(state.process_index, state.num_processes, control)
     return replace(ranks, places=tuple(ranks.gather((socket.gethostname(), os.getpid()))))
 
 
-def _part(control: Any) -> None:
+def _close_gloo_group(control: Any) -> None:
     """End the gloo group while Python still runs: threads of it that need Python later abort the process.
 
     Ending it ends its threads only if nothing refers to it any more, and a split model does; so they also get a moment.
@@ -64,7 +64,7 @@ def _part(control: Any) -> None:
             dist.destroy_process_group(control)
 
 
-def _own_place_of_this_attempt() -> dict[str, Any]:
+def _store_for_this_restart() -> dict[str, Any]:
     """torchrun's agent keeps one store over its restarts, and with it the addresses of processes that died.
 
     Processes that were started again would wait for those. On one machine the number of restarts is the same for all,

@@ -11,20 +11,20 @@ import torch
 from torch import Tensor
 
 from whet.config import TrainConfig
-from whet.data.tokens.batches import Order, pack
+from whet.data.tokens.batches import BatchOrder, pack
 from whet.data.tokens.table import Tokens
-from whet.distributed.group import Ranks
+from whet.distributed.group import DistributedContext
 from whet.engine.fused.architectures import why_not_fused
 from whet.engine.losses import Loss
 from whet.engine.network import Batch, Network
-from whet.engine.number_head import keep_numbers_exact
 from whet.engine.optimizer import make_adamw
+from whet.engine.regression_head import keep_numbers_exact
 from whet.engine.stepper import Stepper
 from whet.utils.device import Hardware
 
 CHUNK = 10_000_000
 LOOK_AHEAD = 1_000_000
-ALONE = Ranks()
+ALONE = DistributedContext()
 
 
 def choose_path(
@@ -33,8 +33,8 @@ def choose_path(
     config: TrainConfig,
     hardware: Hardware,
     tokens: Sequence[Tokens],
-    ranks: Ranks = ALONE,
-    order: Order | None = None,
+    ranks: DistributedContext = ALONE,
+    order: BatchOrder | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     every_word: bool = False,
 ) -> tuple[Network, Stepper]:
@@ -58,8 +58,8 @@ def _choose_path(
     config: TrainConfig,
     hardware: Hardware,
     tokens: Sequence[Tokens],
-    ranks: Ranks,
-    order: Order | None,
+    ranks: DistributedContext,
+    order: BatchOrder | None,
     optimizer: torch.optim.Optimizer | None,
     every_word: bool,
 ) -> tuple[Network, Stepper]:
@@ -78,7 +78,7 @@ def _choose_path(
         if hardware.device.type == "cuda":
             from whet.engine.fused.cuda.graph_stepper import GraphStepper
 
-            least = few_tokens(tokens[0].lengths, order, config.batch_size, ranks.world)
+            least = short_batch_tokens(tokens[0].lengths, order, config.batch_size, ranks.world)
             return fused, GraphStepper(fused, loss, config, hardware, least=min(least, room[1]))
         return fused, FusedStepper(fused, _loss_of(fused, loss), config, hardware)
     network = Network(model, hardware.device)
@@ -87,7 +87,9 @@ def _choose_path(
     return network, Stepper(**settings | ({"optimizer": optimizer} if optimizer is not None else {}))
 
 
-def _sharded(model: Any, loss: Loss, config: TrainConfig, hardware: Hardware, ranks: Ranks) -> tuple[Network, Stepper]:
+def _sharded(
+    model: Any, loss: Loss, config: TrainConfig, hardware: Hardware, ranks: DistributedContext
+) -> tuple[Network, Stepper]:
     from whet.engine.sharded import ShardedStepper, shard_model
 
     plain = type(model)
@@ -121,7 +123,7 @@ def choose_network(model: Any, hardware: Hardware) -> Network:
     return FusedNetwork(model, hardware, training=False)
 
 
-def used_ids(tokens: Sequence[Tokens], vocabulary: int, order: Order | None = None) -> np.ndarray[Any, Any]:
+def used_ids(tokens: Sequence[Tokens], vocabulary: int, order: BatchOrder | None = None) -> np.ndarray[Any, Any]:
     """Every token id that occurs. Read in pieces: a large table is mapped from disk.
 
     With the order of training, ids stand in the order in which it meets them, as far as a look ahead goes: then those
@@ -134,12 +136,12 @@ def used_ids(tokens: Sequence[Tokens], vocabulary: int, order: Order | None = No
     found = np.flatnonzero(seen)
     if order is None:
         return found
-    ids, where = np.unique(_soon(tokens[0], order), return_index=True)
+    ids, where = np.unique(_ids_in_training_order(tokens[0], order), return_index=True)
     early = ids[np.argsort(where)]
     return np.concatenate([early, np.setdiff1d(found, early, assume_unique=True)])
 
 
-def _soon(tokens: Tokens, order: Order) -> np.ndarray[Any, Any]:
+def _ids_in_training_order(tokens: Tokens, order: BatchOrder) -> np.ndarray[Any, Any]:
     """Token ids of the first epoch in training order, at most about so many."""
     parts, count = [np.zeros(0, dtype=np.int64)], 0
     for index in range(order.steps_per_epoch):
@@ -156,7 +158,7 @@ def most_tokens(tokens: Tokens, rows: int) -> int:
     return int(longest.sum()) + 256
 
 
-def few_tokens(lengths: np.ndarray[Any, Any], order: Order | None, batch_size: int, world: int) -> int:
+def short_batch_tokens(lengths: np.ndarray[Any, Any], order: BatchOrder | None, batch_size: int, world: int) -> int:
     """About one batch of twenty has fewer tokens than this; 0 where batches are not drawn by chance."""
     if order is None or order.kind != "random":
         return 0

@@ -42,7 +42,7 @@ def mean_token_features(
     hardware: Hardware,
     *,
     rows: Rows | None = None,
-    between: Interrupt = lambda: None,
+    check_interrupt: Interrupt = lambda: None,
 ) -> Array:
     """float32 [rows, width] in input order; the model ends in evaluation mode, on the device."""
     if not (len(tokens) if rows is None else len(rows)):
@@ -54,7 +54,7 @@ def mean_token_features(
         batch_rows=MOST_ROWS_A_BATCH,
         batch_tokens=tokens_a_batch(hardware.device),
         rows=rows,
-        between=between,
+        check_interrupt=check_interrupt,
     )
 
 
@@ -65,10 +65,10 @@ def embed_texts(
     hardware: Hardware,
     max_length: int,
     *,
-    between: Interrupt = lambda: None,
+    check_interrupt: Interrupt = lambda: None,
 ) -> Array:
     """float32 [texts, width]: each text by itself, as a pair's texts must be. Equal texts are computed once."""
     distinct = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     tokens = TextTokenizer(tokenizer, max_length)(list(distinct))
-    features = mean_token_features(model, tokens, hardware, between=between)
+    features = mean_token_features(model, tokens, hardware, check_interrupt=check_interrupt)
     return features[[distinct[text] for text in texts]]

@@ -35,8 +35,8 @@ def compute_logits(
     batch_rows: int,
     batch_tokens: int | None = None,
     rows: Rows | None = None,
-    between: Interrupt = lambda: None,
-    smaller: Smaller = lambda rows: None,
+    check_interrupt: Interrupt = lambda: None,
+    on_smaller_batch: Smaller = lambda rows: None,
 ) -> Array:
     """float32 logits of the rows (all of them, if not said), in input order.
 
@@ -55,7 +55,7 @@ def compute_logits(
     # inference_mode would mark tensors that a later training step could not use; no_grad does not.
     with torch.no_grad(), precision(hardware):
         while done < len(order):
-            between()
+            check_interrupt()
             most = batch_rows
             if batch_tokens is not None:
                 # As many for every length in a step of the grid: then batches come in few shapes.
@@ -70,7 +70,7 @@ def compute_logits(
                 batch_rows = _half(error, len(places))
             # Out here the error is gone, and with it what it held of the failed batch.
             give_back(hardware.device)
-            smaller(batch_rows)
+            on_smaller_batch(batch_rows)
     logits = torch.cat(parts).cpu().numpy()
     result = np.empty_like(logits)
     result[order] = logits

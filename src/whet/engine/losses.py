@@ -67,7 +67,7 @@ class Loss:
             return each.mean(dim=-1)
         return F.cross_entropy(logits, labels, weight=weights, reduction="none", label_smoothing=self.label_smoothing)
 
-    def weight(self, labels: np.ndarray[Any, Any]) -> float:
+    def loss_divisor(self, labels: np.ndarray[Any, Any]) -> float:
         """What the sum over these rows is divided by: their number, or the sum of their class weights."""
         if self.class_weights is None or self.task.kind == "multilabel":
             return float(len(labels))

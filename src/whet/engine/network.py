@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whet.data.tokens.batches import Order, pack, pad
+from whet.data.tokens.batches import BatchOrder, pack, pad
 from whet.data.tokens.table import Tokens
 from whet.engine.losses import Loss, has_pairs
 from whet.engine.packed import Layout, PackedModel, make_layout, why_not_packed
@@ -32,17 +32,17 @@ class Batch:
         return int(next(iter(self.inputs.values())).numel())
 
 
-class Feed(Protocol):
+class BatchSource(Protocol):
     """A training split in its order."""
 
     @property
-    def order(self) -> Order:
+    def order(self) -> BatchOrder:
         """Which rows a step takes."""
 
     def batch(self, rows: Rows) -> Batch:
         """These rows, ready for the model."""
 
-    def weight(self, rows: Rows) -> float:
+    def loss_divisor(self, rows: Rows) -> float:
         """What the loss over these rows is divided by."""
 
     def nothing_to_compare(self, rows: Rows) -> bool:
@@ -69,7 +69,7 @@ class Network:
         """Other weights for the same model, strictly by name and shape."""
         load_model_tensors(tensors, self.model)
 
-    def hand_back(self) -> None:
+    def sync_to_module(self) -> None:
         """The module holds the current weights, for whoever looks at it: here it always does."""
 
     @property
@@ -143,20 +143,20 @@ def _tensor(value: Any) -> Tensor:
 
 
 @dataclass(frozen=True)
-class TokenFeed:
+class TokenBatches:
     """The rows of a token table."""
 
     tokens: Tokens
-    order: Order
+    order: BatchOrder
     network: Network
     loss: Loss
 
     def batch(self, rows: Rows) -> Batch:
         return self.network.collate(self.tokens, rows)
 
-    def weight(self, rows: Rows) -> float:
+    def loss_divisor(self, rows: Rows) -> float:
         assert self.tokens.labels is not None
-        return self.loss.weight(self.tokens.labels[rows])
+        return self.loss.loss_divisor(self.tokens.labels[rows])
 
     def nothing_to_compare(self, rows: Rows) -> bool:
         return self.loss.contrastive > 0 and not has_pairs(np.asarray(self.tokens.labels)[rows])

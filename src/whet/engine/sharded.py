@@ -13,15 +13,15 @@ from typing import Any
 
 from torch import Tensor
 
-from whet.distributed.group import Ranks
-from whet.engine.network import Feed, Rows
+from whet.distributed.group import DistributedContext
+from whet.engine.network import BatchSource, Rows
 from whet.engine.state_tensors import load_model_tensors, model_tensors
 from whet.engine.stepper import Stepper, split
 from whet.utils.device import Hardware
 from whet.utils.safetensors_files import Groups
 
 
-def shard_model(model: Any, hardware: Hardware, ranks: Ranks) -> Any:
+def shard_model(model: Any, hardware: Hardware, ranks: DistributedContext) -> Any:
     """The same module, each of its parameters a share of itself."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -45,18 +45,18 @@ class ShardedStepper(Stepper):
 
     lockstep = True
 
-    def __init__(self, ranks: Ranks, plain: type, **settings: Any) -> None:
+    def __init__(self, ranks: DistributedContext, plain: type, **settings: Any) -> None:
         super().__init__(**settings)
         self.ranks, self._plain = ranks, plain
 
-    def __call__(self, step: int, feed: Feed, rows: Rows, share: Rows, rate: float) -> None:
-        with self.ranks.answers(computing=True):
+    def __call__(self, step: int, feed: BatchSource, rows: Rows, share: Rows, rate: float) -> None:
+        with self.ranks.translate_connection_errors(computing=True):
             super().__call__(step, feed, rows, share, rate)
 
-    def parts(self, rows: Rows, share: Rows, weight: float) -> Sequence[tuple[Rows, float]]:
+    def parts(self, rows: Rows, share: Rows, divisor: float) -> Sequence[tuple[Rows, float]]:
         """As many passes as the process with the most rows makes."""
         wanted = math.ceil(math.ceil(len(rows) / self.ranks.world) / self.micro_rows)
-        own = [(part, weight) for part in split(share, self.micro_rows)]
+        own = [(part, divisor) for part in split(share, self.micro_rows)]
         return own + [(rows[:1], math.inf)] * (wanted - len(own))
 
     def sum_gradients(self, summed: Callable[[Sequence[Tensor]], None], *, computed: bool) -> None:
@@ -121,7 +121,7 @@ class ShardedStepper(Stepper):
     def _gathered(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found = {}
         for name in sorted(tensors):  # the order must be the same everywhere, whatever it was read in
-            with self.ranks.answers():
+            with self.ranks.translate_connection_errors():
                 whole = _whole(tensors[name])
             if self.ranks.is_main:
                 found[name] = whole.cpu()

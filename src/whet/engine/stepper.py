@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whet.data.tokens.batches import share as share_of
+from whet.data.tokens.batches import rank_slice
 from whet.engine.average import Average
-from whet.engine.network import Batch, Feed, Rows
+from whet.engine.network import Batch, BatchSource, Rows
 from whet.engine.state_tensors import load_state_tensors, state_tensors
 from whet.utils.device import Hardware, precision
 from whet.utils.safetensors_files import Groups
@@ -28,12 +28,12 @@ LossOf = Callable[[Batch], Tensor]
 
 
 @dataclass
-class Window:
+class StepTotals:
     """What happened since the last log: sums that stay on the device."""
 
     loss: Tensor
     grad_norm: Tensor
-    first_bad: Tensor
+    first_nonfinite_step: Tensor
     """The first step whose loss or gradients were not finite; -1 while there is none."""
     steps: int = 0
     rows: int = 0
@@ -41,7 +41,7 @@ class Window:
     """Micro-batches, of all processes, in which the contrastive loss had no two rows of one class to compare."""
 
     @classmethod
-    def empty(cls, device: torch.device) -> Window:
+    def empty(cls, device: torch.device) -> StepTotals:
         zero = torch.zeros((), dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
         return cls(zero, zero.clone(), torch.full((), -1, dtype=torch.int64, device=device))
 
@@ -74,25 +74,25 @@ class Stepper:
     groups: Sequence[tuple[Rows, float]] = field(default=(), init=False)
     """The rows of the next step with divisors of their own, where its loss is not one mean over all of them."""
     parameters: list[Tensor] = field(init=False)
-    window: Window = field(init=False)
+    window: StepTotals = field(init=False)
     average: Average | None = field(default=None, init=False)
     """The running mean of the weights, where one is kept."""
     _trained: list[Tensor] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self.window = Window.empty(self.hardware.device)
+        self.window = StepTotals.empty(self.hardware.device)
 
-    def __call__(self, step: int, feed: Feed, rows: Rows, share: Rows, rate: float) -> None:
+    def __call__(self, step: int, feed: BatchSource, rows: Rows, share: Rows, rate: float) -> None:
         """Step number `step`, counted from 0, on `rows`; this process computes `share` of them."""
-        weight = feed.weight(rows)
+        whole = feed.loss_divisor(rows)
         seed_step(self.seed, step, self.rank)
         self.model.train()
         loss = torch.zeros((), device=self.hardware.device)
-        for micro, (part, divisor) in enumerate(self.parts(rows, share, weight)):
+        for micro, (part, divisor) in enumerate(self.parts(rows, share, whole)):
             loss += self.backward(feed.batch(part), divisor, step=step, micro=micro)
         if self.synchronized is not None:
-            # Every process divided by the weight of all rows: the sum is what one process would have computed.
+            # Every process divided by the divisor of the whole step: the sum is what one process would have computed.
             self.sum_gradients(self.synchronized, computed=len(share) > 0)
             self.synchronized([loss])
         self._update(step, loss, rate)
@@ -100,17 +100,17 @@ class Stepper:
         if self.average is not None:
             self.average.after(step + 1)
 
-    def count(self, feed: Feed, rows: Rows) -> None:
+    def count(self, feed: BatchSource, rows: Rows) -> None:
         """Add a step that is done to the window. Every process counts what all of them had nothing to compare in."""
         self.window.steps += 1
         self.window.rows += len(rows)
         for rank in range(self.world):
-            parts = split(share_of(rows, rank, self.world), self.micro_rows)
+            parts = split(rank_slice(rows, rank, self.world), self.micro_rows)
             self.window.uncompared += sum(feed.nothing_to_compare(part) for part in parts)
 
-    def parts(self, rows: Rows, share: Rows, weight: float) -> Sequence[tuple[Rows, float]]:
+    def parts(self, rows: Rows, share: Rows, divisor: float) -> Sequence[tuple[Rows, float]]:
         """The micro-batches of this process, each with what its loss is divided by."""
-        groups = self.groups or [(share, weight)]
+        groups = self.groups or [(share, divisor)]
         return [(part, divisor) for group, divisor in groups for part in split(group, self.micro_rows)]
 
     def sum_gradients(self, summed: Callable[[Sequence[Tensor]], None], *, computed: bool) -> None:
@@ -130,10 +130,10 @@ class Stepper:
             for each, piece in zip(members, pieces, strict=True):
                 each.grad = piece.view_as(each)
 
-    def backward(self, batch: Batch, weight: float, *, step: int = 0, micro: int = 0) -> Tensor:
+    def backward(self, batch: Batch, divisor: float, *, step: int = 0, micro: int = 0) -> Tensor:
         """Add this micro-batch's gradients to those of the step; its share of the step's loss."""
         with precision(self.hardware):
-            loss = self.loss_of(batch) / weight
+            loss = self.loss_of(batch) / divisor
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
@@ -141,13 +141,13 @@ class Stepper:
         """Draw dropout from another seed from here on."""
         self.seed = seed
 
-    def prepare(self, feed: Feed, rows: Rows) -> None:
+    def prepare(self, feed: BatchSource, rows: Rows) -> None:
         """What can be got ready before a step of these rows is taken: here nothing."""
 
-    def rehearse(self, feed: Feed, rows: Rows) -> None:
+    def forward_backward(self, feed: BatchSource, rows: Rows) -> None:
         """Forward and backward as a step does them, and nothing else: to see what a step costs."""
         self.model.train()
-        self.backward(feed.batch(rows), weight=1.0)
+        self.backward(feed.batch(rows), divisor=1.0)
         self.zero()
 
     def zero(self) -> None:
@@ -205,7 +205,7 @@ class Stepper:
 
     def _update(self, step: int, loss: Tensor, rate: float) -> None:
         norm = self.clipped(self.clip if self.clip > 0 else float("inf"))
-        good = self.note(step, loss, norm)
+        good = self.add_step(step, loss, norm)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         if self.hardware.device.type == "cpu":
@@ -221,11 +221,13 @@ class Stepper:
         """Gradients no longer than this together; how long they were."""
         return torch.nn.utils.clip_grad_norm_(self.parameters, limit)
 
-    def note(self, step: int, loss: Tensor, norm: Tensor) -> Tensor:
+    def add_step(self, step: int, loss: Tensor, norm: Tensor) -> Tensor:
         """Add the step to the window; whether it may reach the weights, as a flag on the device."""
         window = self.window
-        good = torch.isfinite(norm) & torch.isfinite(loss) & (window.first_bad < 0)
-        window.first_bad.copy_(torch.where(good | (window.first_bad >= 0), window.first_bad, step))
+        good = torch.isfinite(norm) & torch.isfinite(loss) & (window.first_nonfinite_step < 0)
+        window.first_nonfinite_step.copy_(
+            torch.where(good | (window.first_nonfinite_step >= 0), window.first_nonfinite_step, step)
+        )
         window.loss += torch.where(good, loss, float("nan")).to(window.loss.dtype)
         window.grad_norm.copy_(norm)
         return good

@@ -16,12 +16,12 @@ from transformers import optimization
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify_detensorize
 
 from whet.config import TrainConfig
-from whet.data.tokens.batches import Order
+from whet.data.tokens.batches import BatchOrder
 from whet.data.tokens.table import Tokens
 from whet.engine.dispatch import choose_path, used_ids
 from whet.engine.logits import compute_logits
 from whet.engine.losses import Loss
-from whet.engine.network import Network, TokenFeed
+from whet.engine.network import Network, TokenBatches
 from whet.errors import Diverged
 from whet.huggingface.checkpoints import read_notes
 from whet.huggingface.fast_path import of_model, padded_width, plain_optimizer, table_of, users
@@ -88,7 +88,7 @@ class Fast:
         seen = [tokens, *trainer._evaluation_tokens()]
         # Only a GPU asks for the order: how few tokens a random batch will have.
         kind = "random" if args.train_sampling_strategy == "random" else "sequential"
-        order = Order(len(tokens), size * args.world_size, args.seed, kind)  # type: ignore[arg-type]
+        order = BatchOrder(len(tokens), size * args.world_size, args.seed, kind)  # type: ignore[arg-type]
         self.network, self.stepper = choose_path(
             self.model,
             self.loss,
@@ -101,7 +101,7 @@ class Fast:
             every_word=self.observed or self._has_other_moments(seen),
         )
         self.flat: Any = getattr(self.network, "flat", None)
-        self.feed = TokenFeed(tokens, order, self.network, self.loss)
+        self.feed = TokenBatches(tokens, order, self.network, self.loss)
         self.size = self.model.num_parameters(exclude_embeddings=True)
         self.places = self._places()
         self.updates = max((int(state["step"]) for state in self.optimizer.state.values() if state), default=0)
@@ -137,7 +137,7 @@ class Fast:
     def write_weights(self) -> None:
         """The module gets its current weights, and the engine those that a callback has put there meanwhile."""
         self.take_back()
-        self.network.hand_back()
+        self.network.sync_to_module()
 
     def lend(self) -> None:
         """Let callbacks have the module: they may change its weights until the engine takes them back."""
@@ -147,7 +147,7 @@ class Fast:
     def take_back(self) -> None:
         """Read the weights from the module, if callbacks have it; they keep it until the next step."""
         if self._lent and self.flat is not None:
-            self.flat.read_in()
+            self.flat.load_from_module()
 
     _lent = False
 
@@ -202,8 +202,8 @@ class Fast:
 
     def require_finite(self) -> None:
         """Stop before weights that are not finite are logged, measured or saved."""
-        if int(self.stepper.window.first_bad) >= 0:
-            step = int(self.stepper.window.first_bad) + 1 + self.offset
+        if int(self.stepper.window.first_nonfinite_step) >= 0:
+            step = int(self.stepper.window.first_nonfinite_step) + 1 + self.offset
             raise Diverged(
                 f"The loss or its gradient stopped being finite at step {step}; the weights stay as before it.",
                 "Try a tenth of the learning_rate, warmup_steps=0.1 and max_grad_norm=1.0.",
@@ -363,7 +363,7 @@ class FastEpoch:
         trainer.control = getattr(trainer.callback_handler, name)(trainer.args, trainer.state, trainer.control)
         if name == "on_step_end" and trainer.ranks.world > 1:
             # What a callback of one process asks for, all do: one that went its own way would wait for the others.
-            asked = trainer.ranks.any_of([bool(getattr(trainer.control, flag)) for flag in FLAGS])
+            asked = trainer.ranks.any_rank_each([bool(getattr(trainer.control, flag)) for flag in FLAGS])
             for flag, value in zip(FLAGS, asked, strict=True):
                 setattr(trainer.control, flag, value)
 
@@ -404,12 +404,12 @@ class FastEpoch:
 
 
 def logits_of(
-    trainer: Any, network: Network, tokens: Tokens, rows: Any, between: Callable[[], None] = lambda: None
+    trainer: Any, network: Network, tokens: Tokens, rows: Any, check_interrupt: Callable[[], None] = lambda: None
 ) -> Any:
     """Logits of these rows, in this order."""
     hardware, batch = hardware_of(trainer), trainer.args.eval_batch_size
     with own_randomness(hardware.device):
-        return compute_logits(network, tokens, hardware, batch_rows=batch, rows=rows, between=between)
+        return compute_logits(network, tokens, hardware, batch_rows=batch, rows=rows, check_interrupt=check_interrupt)
 
 
 def evaluate(trainer: Any, loader: Any, prediction_loss_only: bool, prefix: str) -> EvalLoopOutput:
@@ -427,7 +427,7 @@ def evaluate(trainer: Any, loader: Any, prediction_loss_only: bool, prefix: str)
     draw_as_a_loader()
     told, most = 0, len(loader)
 
-    def between() -> None:
+    def check_interrupt() -> None:
         nonlocal told
         if told < most:
             told += 1
@@ -435,9 +435,9 @@ def evaluate(trainer: Any, loader: Any, prediction_loss_only: bool, prefix: str)
 
     # dataloader_drop_last drops rows of an evaluation, too.
     rows = np.concatenate([np.asarray(batch, np.int64) for batch in loader.batch_sampler])
-    logits = logits_of(trainer, network, tokens, rows, between)
+    logits = logits_of(trainer, network, tokens, rows, check_interrupt)
     while told < most:
-        between()
+        check_interrupt()
     labels = None if tokens.labels is None else tokens.labels[rows]
     metrics: dict[str, Any] = {}
     if trainer.compute_metrics is not None and labels is not None and not prediction_loss_only:

@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from whet.data.tokens.from_dataset import Unrepresentable
 from whet.data.tokens.table import Tokens
-from whet.distributed.group import Ranks
+from whet.distributed.group import DistributedContext
 from whet.distributed.rendezvous import join_processes
 from whet.engine.notices import notice
 from whet.errors import Interrupted
@@ -54,7 +54,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self._epoch_generator: torch.Tensor | None = None
         self._generator_of_nowhere = torch.get_rng_state()
         self._interrupts, self._told = Interrupts(), False
-        self.ranks = Ranks()
+        self.ranks = DistributedContext()
         if tokenizer is not None:
             notice("Trainer: tokenizer is now processing_class.")
             named.setdefault("processing_class", tokenizer)
@@ -109,14 +109,14 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         """Train as the library does; `resume_from_checkpoint=True` takes the newest checkpoint that is whole."""
         if resume_from_checkpoint is True:
             newest = newest_whole(self.args.output_dir) if self.ranks.is_main else None
-            resume_from_checkpoint = self.ranks.from_main(str(newest) if newest else True)
+            resume_from_checkpoint = self.ranks.broadcast_object(str(newest) if newest else True)
         self._trial, self._paths = trial, []
         asked = resume_from_checkpoint
         self._resumed_from = str(asked) if isinstance(asked, str | Path) else None
         self._interrupts = Interrupts()
         error: BaseException | None = None
         try:
-            with self._interrupts, self.ranks.leaving(), self._answered():
+            with self._interrupts, self.ranks.publish_error(), self._answered():
                 return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
         except Interrupted as told:
             hint = "Go on with trainer.train(resume_from_checkpoint=True)."
@@ -130,7 +130,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def _answered(self) -> Any:
         """Several processes: a connection that broke is explained by what the other process said when it left."""
-        return self.ranks.answers(computing=True) if self.ranks.world > 1 else nullcontext()
+        return self.ranks.translate_connection_errors(computing=True) if self.ranks.world > 1 else nullcontext()
 
     def call_model_init(self, trial: Any = None) -> Any:
         model = super().call_model_init(trial)
@@ -221,7 +221,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def _maybe_log_save_evaluate(self, *given: Any, **named: Any) -> None:
         """After Ctrl-C or SIGTERM the end of a step saves, and leaves when the checkpoint is whole."""
-        self._told = self.ranks.any(bool(self._interrupts.pending))
+        self._told = self.ranks.any_rank(bool(self._interrupts.pending))
         if self._told:
             self.control.should_save = True
         super()._maybe_log_save_evaluate(*given, **named)

@@ -190,7 +190,7 @@ def _answers(predictor: Predictor, table: Any, plan: dict[str, Any], raw: bool) 
         )
     chosen = [column.filter(pa.array(there)).to_pylist() for column in texts]
     logits = predictor.logits(chosen[0], chosen[1] if len(chosen) > 1 else None)
-    said = predictor.explain(logits, raw=raw)
+    said = predictor.decode(logits, raw=raw)
     rows = [_flat(next(said).to_dict()) if full else {} for full in there]
     return {name: pa.array([row.get(name) for row in rows], kind) for name, kind in _schema(predictor).items()}, int(
         (~there).sum()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from whet.config import DataConfig
-from whet.data.cache import Say
+from whet.data.cache import Echo
 from whet.data.examples import load_examples
 from whet.errors import DataError
 from whet.inference.predictor import Predictor
@@ -16,11 +16,11 @@ from whet.metrics.majority import majority
 
 
 def evaluate_model(
-    predictor: Predictor, source: Any, config: DataConfig, say: Say = lambda line: None
+    predictor: Predictor, source: Any, config: DataConfig, echo: Echo = lambda line: None
 ) -> dict[str, Any]:
     """Scores for each labelled split of the source."""
     task = predictor.task
-    examples = load_examples(source, config, labelled=False, task=task, say=say)
+    examples = load_examples(source, config, labelled=False, task=task, echo=echo)
     results: dict[str, Any] = {}
     for name, split in examples.rows.items():
         labels = split.column("label")

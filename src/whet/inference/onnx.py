@@ -255,7 +255,7 @@ def prove(predictor: Predictor, folder: Path, answers: Answers) -> Proof:
     predictor.logits(answers.texts[:4], None if answers.pairs is None else answers.pairs[:4])
     began = time.perf_counter()
     before = predictor.logits(answers.texts, answers.pairs)
-    between = time.perf_counter()
+    check_interrupt = time.perf_counter()
     after = exported.logits(rows)
     ended = time.perf_counter()
     changed = predicted(kind, before) != predicted(kind, after)
@@ -266,7 +266,7 @@ def prove(predictor: Predictor, folder: Path, answers: Answers) -> Proof:
         largest_difference=float(np.abs(before - after).max()),
         changed_labels=0 if kind == "regression" else int(changed.reshape(len(rows), -1).any(axis=1).sum()),
         test=test,
-        rows_a_second=(len(rows) / (between - began), len(rows) / (ended - between)),
+        rows_a_second=(len(rows) / (check_interrupt - began), len(rows) / (ended - check_interrupt)),
     )
 
 

@@ -115,7 +115,7 @@ class Predictor:
         if self.pairs is not None and given.first and self.pairs != (given.second is not None):
             was, lacks = ("pairs", "no second text") if self.pairs else ("single texts", "a second text")
             raise UsageError(f"The model was trained on {was}, and was given {lacks}.", "Give what it was trained on.")
-        answers = list(self.explain(self.logits(given.first, given.second), raw=raw))
+        answers = list(self.decode(self.logits(given.first, given.second), raw=raw))
         return answers[0] if given.single else answers
 
     def predict_table(self, table: Any) -> Any:
@@ -134,10 +134,10 @@ class Predictor:
         """
         if len(texts) <= CHUNK_ROWS:  # no thread for one text: starting it would take longer than tokenizing
             return self._compute(self._tokens(texts, pairs, 0))
-        from whet.utils.background import Beside
+        from whet.utils.background import BackgroundTasks
 
         parts = []
-        with Beside("whet-ahead") as ahead:
+        with BackgroundTasks("whet-ahead") as ahead:
             pending = ahead.submit(self._tokens, texts, pairs, 0)
             for start in range(0, len(texts), CHUNK_ROWS):
                 tokens = pending.result()
@@ -163,7 +163,7 @@ class Predictor:
         end = start + CHUNK_ROWS
         return self._tokenize(texts[start:end], None if pairs is None else pairs[start:end])
 
-    def explain(self, logits: Array, *, raw: bool = False) -> Iterator[Prediction]:
+    def decode(self, logits: Array, *, raw: bool = False) -> Iterator[Prediction]:
         """Logits as labels and calibrated probabilities, as it was decided; `raw` leaves the calibration out."""
         from whet.inference.decisions import read_logits
         from whet.metrics.scores import probabilities

@@ -50,7 +50,7 @@ class NotebookView:
         self._handle: Any = None
         self._drawn = 0.0
 
-    def listen(self, event: Any, job: Any = None) -> None:
+    def on_event(self, event: Any, job: Any = None) -> None:
         """An event of the training loop; what is not a record is passed over."""
         if not isinstance(event, Record):
             return

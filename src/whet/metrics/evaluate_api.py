@@ -12,7 +12,7 @@ import numpy as np
 from whet.errors import UsageError, nearest
 from whet.metrics.arrays import Array
 from whet.metrics.inputs import check_together, checked_batch
-from whet.metrics.registry import GENERAL, GLUE, Recipe
+from whet.metrics.registry import GENERAL, GLUE, MetricSpec
 
 # Where `evaluate` would look for a metric's code and keep its batches. Here there is neither.
 _WITHOUT_EFFECT = frozenset(
@@ -44,12 +44,12 @@ class Scorer(Protocol):
 class Metric:
     """Collects predictions and references, a row, a batch or all at once, and computes its scores of them."""
 
-    def __init__(self, recipe: Recipe, config_name: str) -> None:
-        self.name = recipe.name
+    def __init__(self, spec: MetricSpec, config_name: str) -> None:
+        self.name = spec.name
         self.config_name = config_name
-        self.description = recipe.description
-        self.options = recipe.options
-        self._recipe = recipe
+        self.description = spec.description
+        self.options = spec.options
+        self._recipe = spec
         self._batches: list[tuple[Array, Array]] = []
 
     def __repr__(self) -> str:
@@ -170,10 +170,10 @@ def load(path: str, config_name: str | None = None, **kwargs: Any) -> Metric:
         return Metric(_glue(config_name), str(config_name))
     if path not in GENERAL:
         raise UsageError(f"There is no metric {path!r}.", nearest(path, {*GENERAL, "glue"}))
-    recipe, config = GENERAL[path], config_name or "default"
-    if config not in recipe.configs:
-        raise UsageError(f"The metric {path!r} has no configuration {config!r}.", nearest(config, recipe.configs))
-    return Metric(recipe, config)
+    spec, config = GENERAL[path], config_name or "default"
+    if config not in spec.configs:
+        raise UsageError(f"The metric {path!r} has no configuration {config!r}.", nearest(config, spec.configs))
+    return Metric(spec, config)
 
 
 load_metric = load
@@ -196,7 +196,7 @@ def combine(evaluations: Sequence[str | Scorer] | Mapping[str, str | Scorer], fo
 _NAMES = ("references", "predictions")
 
 
-def _glue(config_name: str | None) -> Recipe:
+def _glue(config_name: str | None) -> MetricSpec:
     if config_name is None:
         raise UsageError("glue needs a configuration.", f"One of: {', '.join(GLUE)}.")
     if config_name not in GLUE:

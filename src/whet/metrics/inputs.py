@@ -8,18 +8,18 @@ import numpy as np
 
 from whet.errors import UsageError
 from whet.metrics.arrays import Array, as_array, as_floats, check_finite, check_rows, flat_column
-from whet.metrics.registry import Recipe
+from whet.metrics.registry import MetricSpec
 
 
-def checked_batch(recipe: Recipe, predictions: Any, references: Any) -> tuple[Array, Array]:
-    """References and predictions of one batch as arrays that `recipe` can compute with."""
-    said_name = "prediction_scores" if recipe.takes == "scores" else "predictions"
+def checked_batch(spec: MetricSpec, predictions: Any, references: Any) -> tuple[Array, Array]:
+    """References and predictions of one batch as arrays that `spec` can compute with."""
+    said_name = "prediction_scores" if spec.takes == "scores" else "predictions"
     names = ("references", said_name)
     truth, said = (
         flat_column(as_array(values, name)) for values, name in zip((references, predictions), names, strict=True)
     )
     check_rows(truth, said, names)
-    if recipe.takes == "labels":
+    if spec.takes == "labels":
         _check_label_shapes(truth, said)
         truth, said = _labels(truth, "references"), _labels(said, "predictions")
         if (truth.dtype.kind in "US") != (said.dtype.kind in "US"):
@@ -27,7 +27,7 @@ def checked_batch(recipe: Recipe, predictions: Any, references: Any) -> tuple[Ar
                 f"references holds {truth.flat[0]!r} but predictions {said.flat[0]!r}: names and numbers.",
                 "Pass both as label names, or both as class numbers.",
             )
-    elif recipe.takes == "numbers":
+    elif spec.takes == "numbers":
         truth, said = as_floats(truth, "references"), as_floats(said, "predictions")
         check_finite(truth, "references")
         check_finite(said, "predictions")
@@ -36,7 +36,7 @@ def checked_batch(recipe: Recipe, predictions: Any, references: Any) -> tuple[Ar
     else:
         truth, said = _labels(truth, "references"), as_floats(said, said_name)
         check_finite(said, said_name)
-    if recipe.name == "glue" and (truth == -1).all():
+    if spec.name == "glue" and (truth == -1).all():
         raise UsageError(
             "references are all -1: this split has no labels, as GLUE's test splits.",
             "Score on the validation split.",
@@ -44,9 +44,9 @@ def checked_batch(recipe: Recipe, predictions: Any, references: Any) -> tuple[Ar
     return truth, said
 
 
-def check_together(recipe: Recipe, truth: Array, said: Array) -> None:
+def check_together(spec: MetricSpec, truth: Array, said: Array) -> None:
     """What can only be seen once all batches are there."""
-    if recipe.takes == "scores" and truth.ndim == 1 and said.ndim == 2 and said.shape[1] == 2:
+    if spec.takes == "scores" and truth.ndim == 1 and said.ndim == 2 and said.shape[1] == 2:
         raise UsageError(
             f"prediction_scores has shape {said.shape}, but two classes take one score a row.",
             "Pass the positive class's column: scores[:, 1].",

@@ -23,7 +23,7 @@ Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class MetricSpec:
     """One metric: its function, what its predictions are, and the configurations it is known under."""
 
     name: str
@@ -207,7 +207,7 @@ _GLUE: dict[str, Callable[..., Result]] = {
 }
 
 GLUE = {
-    config: Recipe(
+    config: MetricSpec(
         "glue",
         compute,
         "numbers" if config == "stsb" else "labels",
@@ -223,29 +223,29 @@ _NUMBERS = ("default", "multilist")
 GENERAL = {
     recipe.name: recipe
     for recipe in (
-        Recipe("accuracy", _accuracy, "labels", "Share of rows that are right.", _LABELS),
-        Recipe(
+        MetricSpec("accuracy", _accuracy, "labels", "Share of rows that are right.", _LABELS),
+        MetricSpec(
             "precision",
             _per_class("precision"),
             "labels",
             "Share of a class's predictions that are right.",
             _LABELS,
         ),
-        Recipe("recall", _per_class("recall"), "labels", "Share of a class's rows that are found.", _LABELS),
-        Recipe("f1", _per_class("f1"), "labels", "Harmonic mean of precision and recall.", _LABELS),
-        Recipe("matthews_correlation", _matthews, "labels", "Correlation of labels and predictions.", _LABELS),
-        Recipe("pearsonr", _pearsonr, "numbers", "Linear correlation."),
-        Recipe("spearmanr", _spearmanr, "numbers", "Correlation of ranks."),
-        Recipe("mse", _mse, "numbers", "Mean squared error.", _NUMBERS),
-        Recipe("mae", _mae, "numbers", "Mean absolute error.", _NUMBERS),
-        Recipe("r_squared", _r_squared, "numbers", "Share of the variance that is explained."),
-        Recipe(
+        MetricSpec("recall", _per_class("recall"), "labels", "Share of a class's rows that are found.", _LABELS),
+        MetricSpec("f1", _per_class("f1"), "labels", "Harmonic mean of precision and recall.", _LABELS),
+        MetricSpec("matthews_correlation", _matthews, "labels", "Correlation of labels and predictions.", _LABELS),
+        MetricSpec("pearsonr", _pearsonr, "numbers", "Linear correlation."),
+        MetricSpec("spearmanr", _spearmanr, "numbers", "Correlation of ranks."),
+        MetricSpec("mse", _mse, "numbers", "Mean squared error.", _NUMBERS),
+        MetricSpec("mae", _mae, "numbers", "Mean absolute error.", _NUMBERS),
+        MetricSpec("r_squared", _r_squared, "numbers", "Share of the variance that is explained."),
+        MetricSpec(
             "roc_auc",
             _roc_auc,
             "scores",
             "Area under the ROC curve.",
             ("default", "multiclass", "multilabel"),
         ),
-        Recipe("average_precision", _average_precision, "scores", "Area under precision over recall.", _LABELS),
+        MetricSpec("average_precision", _average_precision, "scores", "Area under precision over recall.", _LABELS),
     )
 }

@@ -16,7 +16,7 @@ from whet.errors import ArtifactError, EnvironmentFault, WhetError
 from whet.models.pooling import has_mean_layer, set_pooling
 from whet.models.safety import own_code, refuse_missing_tokenizer, refuse_other_tokenizer, refuse_unsafe_folder
 from whet.task import PROBLEM_TYPES, Task, saved_task
-from whet.utils.hf_libraries import only_for_classifiers, transformers_library
+from whet.utils.hf_libraries import skip_unused_imports, transformers_library
 
 if TYPE_CHECKING:
     import torch
@@ -145,7 +145,7 @@ def without_dropout(model: Any) -> Any:
 
 def _library(name: str) -> Any:
     """A class or a module of transformers, without what it imports for other work than classifying."""
-    with only_for_classifiers():
+    with skip_unused_imports():
         return getattr(transformers_library(), name)
 
 
@@ -162,7 +162,7 @@ def load_saved(folder: Path, trust: bool = False) -> tuple[Any, Any, Task]:
         raise ArtifactError(f"There is no model folder {str(folder)!r}.", "Give a run folder, or one with config.json.")
     refuse_unsafe_folder(folder, trust)
     refuse_missing_tokenizer(folder)
-    with quiet(), _explained(str(folder)), only_for_classifiers():
+    with quiet(), _explained(str(folder)), skip_unused_imports():
         tokenizer = _library("AutoTokenizer").from_pretrained(folder, trust_remote_code=trust)
         model, info = _classifiers().from_pretrained(
             folder,

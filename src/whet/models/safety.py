@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import ArtifactError
-from whet.utils.foreign_files import parse_json, read_text
+from whet.utils.untrusted_files import parse_json, read_text
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")

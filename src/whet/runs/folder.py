@@ -29,7 +29,7 @@ from typing import Any
 from whet.config import Config, make_config, read_toml, to_toml
 from whet.errors import ArtifactError, EnvironmentFault, UsageError
 from whet.records import End, Record, from_line, replay, to_line
-from whet.utils.foreign_files import parse_json, read_text, replace_file, whole_lines
+from whet.utils.untrusted_files import parse_json, read_text, replace_file, whole_lines
 
 RECORDS = "records.jsonl"
 CONFIG = "config.toml"

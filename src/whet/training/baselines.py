@@ -39,7 +39,7 @@ def write_baselines(
     folder: RunFolder,
     job: Job,
     logits: dict[str, Array],
-    between: Callable[[], None],
+    check_interrupt: Callable[[], None],
     held_out: Pooled | None = None,
 ) -> list[Baselines]:
     """baselines.json and the records of the labelled splits among the model's `logits`.
@@ -55,7 +55,7 @@ def write_baselines(
         answered.insert(0, _Answered("validation", "train", held_out.rows, held_out.logits))
     if not answered:
         return []
-    made = _Made(job, answered, between, held_out)
+    made = _Made(job, answered, check_interrupt, held_out)
     found = dict(made.standings())
     left_out = list(dict.fromkeys(made.left_out))
     content = {split: standing.as_dict() for split, standing in found.items()}
@@ -116,11 +116,11 @@ class _Made:
     """The baselines of one run, split by split."""
 
     def __init__(
-        self, job: Job, answered: list[_Answered], between: Callable[[], None], held_out: Pooled | None = None
+        self, job: Job, answered: list[_Answered], check_interrupt: Callable[[], None], held_out: Pooled | None = None
     ) -> None:
         from whet.metrics.linear_models import MOST_ROWS, sample_rows
 
-        self.job, self.between = job, between
+        self.job, self.check_interrupt = job, check_interrupt
         self.task, self.tokens = job.prepared.examples.task, job.prepared.tokens
         self.left_out: list[str] = []
         labels = job.prepared.labels("train")
@@ -168,7 +168,7 @@ class _Made:
     def _tried(self, name: str, make: Callable[[_Answered], Array], asked: _Answered) -> Array | None:
         """Logits of the rows that are asked for; a baseline is never worth a run."""
         try:
-            self.between()
+            self.check_interrupt()
             return make(asked)
         except Interrupted:
             raise
@@ -244,7 +244,7 @@ class _Made:
         if pairs is None:
             rows = chosen.rows
             return mean_token_features(
-                self._pretrained(), self.tokens[chosen.split], hardware, rows=rows, between=self.between
+                self._pretrained(), self.tokens[chosen.split], hardware, rows=rows, check_interrupt=self.check_interrupt
             )
         both = embed_texts(
             self._pretrained(),
@@ -252,7 +252,7 @@ class _Made:
             [*texts, *pairs],
             hardware,
             prepared.max_length,
-            between=self.between,
+            check_interrupt=self.check_interrupt,
         )
         return pair_features(both[: len(texts)], both[len(texts) :])
 

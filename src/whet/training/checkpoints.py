@@ -24,7 +24,7 @@ from torch import Tensor
 
 from whet.engine.state_tensors import Copies, copy_tensors
 from whet.errors import ArtifactError, EnvironmentFault, WhetError
-from whet.utils.background import Beside, begin
+from whet.utils.background import BackgroundTasks, run_in_background
 from whet.utils.files import sync_folder, write_file
 from whet.utils.safetensors_files import TensorFile, safetensors_pieces
 
@@ -74,7 +74,7 @@ class CheckpointFolder:
         copies = copy_tensors(checkpoint.tensors)
         self._done = done
         arguments = (checkpoint.step, copies, checkpoint.values, best_step, before)
-        self._saving = begin("whet-save", self._write, *arguments)
+        self._saving = run_in_background("whet-save", self._write, *arguments)
 
     def poll(self) -> None:
         """If the last save is over, say so or raise what went wrong with it; never waits."""
@@ -204,7 +204,7 @@ def write(checkpoint: Checkpoint, target: Path, before: Callable[[], None] = lam
     scratch = parent / f"{TEMPORARY}{target.name}"
     scratch.mkdir()
     try:
-        with Beside("whet-save") as files:
+        with BackgroundTasks("whet-save") as files:
             writing = [(name, files.submit(write_file, scratch / name, data)) for name, data in _contents(checkpoint)]
         sums = {name: written.result() for name, written in writing}
         write_file(scratch / MANIFEST, iter([manifest_bytes(checkpoint.step, sums)]))
@@ -265,7 +265,7 @@ def reading(folder: Path, *, weights_only: bool = False) -> Iterator[Checkpoint]
 
     What was read counts only once this is left, which raises ArtifactError where the manifest does not prove it.
     """
-    with Beside("whet-prove") as beside:
+    with BackgroundTasks("whet-prove") as beside:
         with _told_as_artifact(folder):
             if folder.is_symlink() or any(entry.is_symlink() for entry in folder.iterdir()):
                 raise ArtifactError(f"{str(folder)!r} holds a link, which a checkpoint never does.")

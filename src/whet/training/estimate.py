@@ -138,6 +138,6 @@ def _time(job: Job, rows: Rows) -> float:
     for _ in range(2):
         synchronize(job.hardware.device)
         started = time.monotonic()
-        job.stepper.rehearse(job.feed, rows)
+        job.stepper.forward_backward(job.feed, rows)
         synchronize(job.hardware.device)
     return (time.monotonic() - started) / len(rows)

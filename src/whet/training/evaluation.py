@@ -21,7 +21,7 @@ from whet.utils.memory import no_room_to_evaluate_together
 from whet.utils.signals import STOPPED_ELSEWHERE
 
 if TYPE_CHECKING:
-    from whet.distributed.group import Ranks
+    from whet.distributed.group import DistributedContext
     from whet.training.plan import State
 
 T = TypeVar("T")
@@ -36,10 +36,10 @@ class Evaluator:
     def __init__(
         self,
         job: Job,
-        between: Callable[[], None] = lambda: None,
-        smaller: Callable[[int], None] = lambda rows: None,
+        check_interrupt: Callable[[], None] = lambda: None,
+        on_smaller_batch: Callable[[int], None] = lambda rows: None,
     ) -> None:
-        self.job, self.between, self.smaller = job, between, smaller
+        self.job, self.check_interrupt, self.on_smaller_batch = job, check_interrupt, on_smaller_batch
         config = job.prepared.config
         self.batch_rows = config.evaluate.eval_batch_size
         self.probe = probe_rows(len(job.feed.tokens), config.evaluate.probe_rows, config.train.seed)
@@ -59,13 +59,13 @@ class Evaluator:
         probe_loss = self.job.loss.mean(logits, labels[self.probe]) if len(self.probe) else None
         record = _replaced(record, probe_loss=probe_loss, seconds=round(time.monotonic() - started, 3))
         # What decides about the best step must be one number, also where processors differ in the last bit.
-        return self.job.ranks.from_main(record)  # type: ignore[no-any-return]
+        return self.job.ranks.broadcast_object(record)  # type: ignore[no-any-return]
 
     def validation_logits(self, step: int) -> Array:
         """Those of this step, whose weights the model has: as they were evaluated, or else computed."""
         found = self._validation.get(step)
         # One of them may have let go of its own; what is computed is computed together.
-        if self.job.ranks.any(found is None) or found is None:
+        if self.job.ranks.any_rank(found is None) or found is None:
             return self.logits("validation")
         return found
 
@@ -75,7 +75,7 @@ class Evaluator:
         with self.job.stepper.averaged():
             record, logits = self.measure("validation", state)
         record = _replaced(record, split=AVERAGED, seconds=round(time.monotonic() - started, 3))
-        return self.job.ranks.from_main(record), logits
+        return self.job.ranks.broadcast_object(record), logits
 
     def measure(self, split: str, state: State) -> tuple[Evaluation, Array]:
         """The record of one split, and its logits in input order."""
@@ -90,15 +90,15 @@ class Evaluator:
         """Logits in input order; where there are several processes, each computes its share of the rows."""
         tokens, ranks = self.job.prepared.tokens[split], self.job.ranks
         if not self.job.stepper.lockstep:
-            return logits_together(ranks, tokens, rows, lambda own: self._compute(tokens, own))
+            return compute_logits_on_all_ranks(ranks, tokens, rows, lambda own: self._compute(tokens, own))
 
         def compute(own: Array | None) -> Array:
-            with ranks.answers(computing=True):
-                return self._compute(tokens, own, between=lambda: None)
+            with ranks.translate_connection_errors(computing=True):
+                return self._compute(tokens, own, check_interrupt=lambda: None)
 
-        return logits_together(ranks, tokens, rows, compute, lockstep=True)
+        return compute_logits_on_all_ranks(ranks, tokens, rows, compute, lockstep=True)
 
-    def _compute(self, tokens: Tokens, rows: Array | None, between: Callable[[], None] | None = None) -> Array:
+    def _compute(self, tokens: Tokens, rows: Array | None, check_interrupt: Callable[[], None] | None = None) -> Array:
         lockstep = self.job.stepper.lockstep
         return compute_logits(
             self.job.network,
@@ -107,8 +107,8 @@ class Evaluator:
             batch_rows=min(self.batch_rows, LOCKSTEP_ROWS) if lockstep else self.batch_rows,
             batch_tokens=None if lockstep else tokens_a_batch(self.job.hardware.device),
             rows=rows,
-            between=self.between if between is None else between,
-            smaller=self._take_fewer,
+            check_interrupt=self.check_interrupt if check_interrupt is None else check_interrupt,
+            on_smaller_batch=self._take_fewer,
         )
 
     def _take_fewer(self, rows: int) -> None:
@@ -117,7 +117,7 @@ class Evaluator:
             raise no_room_to_evaluate_together(rows)
         self.batch_rows = rows
         self._validation = {}  # in other batches the last bits may be others, and a resumed run has only these
-        self.smaller(rows)
+        self.on_smaller_batch(rows)
 
 
 def evaluation_record(
@@ -164,8 +164,8 @@ def _worst(rows: SplitRows, names: Sequence[str], likely: Array, labels: Array, 
     return found
 
 
-def logits_together(
-    ranks: Ranks,
+def compute_logits_on_all_ranks(
+    ranks: DistributedContext,
     tokens: Tokens,
     rows: Array | None,
     compute: Callable[[Array | None], Array],
@@ -184,18 +184,18 @@ def logits_together(
     own = order[ranks.rank :: ranks.world]
     most = -(-len(order) // ranks.world) if lockstep else len(own)
     padded = np.concatenate([own, order[: most - len(own)]])
-    part = computed_together(ranks, lambda: compute(chosen[padded]))[: len(own)]
-    return ranks.joined(part, own, len(chosen))  # type: ignore[no-any-return]
+    part = run_on_all_ranks(ranks, lambda: compute(chosen[padded]))[: len(own)]
+    return ranks.gather_rows(part, own, len(chosen))  # type: ignore[no-any-return]
 
 
-def computed_together(ranks: Ranks, compute: Callable[[], T]) -> T:
+def run_on_all_ranks(ranks: DistributedContext, compute: Callable[[], T]) -> T:
     """This process's part of what all compute; where one of them was told to stop, all stop here."""
     stopped: Interrupted | None = None
     try:
         part = compute()
     except Interrupted as error:
         stopped = error
-    if ranks.any(stopped is not None):
+    if ranks.any_rank(stopped is not None):
         raise stopped or Interrupted(*STOPPED_ELSEWHERE)
     return part
 

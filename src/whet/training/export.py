@@ -26,12 +26,12 @@ from whet.training.checkpoints import CheckpointFolder
 from whet.training.choice import Choice, choose
 from whet.training.evaluation import Evaluator
 from whet.training.setup import Job
-from whet.utils.background import Beside
+from whet.utils.background import BackgroundTasks
 from whet.utils.files import sync_file, sync_folder, sync_tree
 
 if TYPE_CHECKING:
     from whet.data.example_files import SplitRows
-    from whet.distributed.group import Ranks
+    from whet.distributed.group import DistributedContext
     from whet.task import Task
     from whet.training.folds import Pooled
 
@@ -53,7 +53,7 @@ def finish(
     when the one before it is whole. Interrupted anywhere in here, it is all done again. What folds `held_out` stands
     for the validation rows, and a `choice` that was made by them for one that is made here.
     """
-    with _cleaned(folder, job.ranks), Beside("whet-model") as beside:
+    with _delete_partial_model_on_error(folder, job.ranks), BackgroundTasks("whet-model") as beside:
         with ExitStack() as proven:
             averaged = None
             if choice is None:
@@ -65,16 +65,18 @@ def finish(
             model = job.stepper.finished_model()
             written = None
             if job.ranks.is_main:
-                written = beside.submit(_write_beside, folder, _on_its_own(model), job.prepared.tokenizer)
-            record, logits = _last_look(job, evaluator, choice.step, averaged if choice.averaged else None)
-        job.ranks.meet()  # where the weights are not proven for one process, what all computed counts for none
+                written = beside.submit(
+                    _save_unfinished_model, folder, _copy_with_own_config(model), job.prepared.tokenizer
+                )
+            record, logits = _predict_final_splits(job, evaluator, choice.step, averaged if choice.averaged else None)
+        job.ranks.barrier()  # where the weights are not proven for one process, what all computed counts for none
         if record is not None:
             append(record)
         if written is None:
             return
         with _disk_faults(folder.path):
             write_predictions(folder.path / "predictions.parquet", job, logits, held_out)
-            for found in write_baselines(folder, job, logits, evaluator.between, held_out):
+            for found in write_baselines(folder, job, logits, evaluator.check_interrupt, held_out):
                 append(found)
             sums = written.result() | _write_temperature(folder, job, logits, held_out)
             _put_model_in_place(folder, sums)
@@ -82,7 +84,7 @@ def finish(
 
 
 @contextmanager
-def _cleaned(folder: RunFolder, ranks: Ranks) -> Iterator[None]:
+def _delete_partial_model_on_error(folder: RunFolder, ranks: DistributedContext) -> Iterator[None]:
     """A model that did not come to its place goes: it takes room, and its weights may not be proven."""
     try:
         yield
@@ -92,7 +94,7 @@ def _cleaned(folder: RunFolder, ranks: Ranks) -> Iterator[None]:
         raise
 
 
-def _on_its_own(model: Any) -> Any:
+def _copy_with_own_config(model: Any) -> Any:
     """The same weights with a configuration that no other thread changes; a packed forward pass does so."""
     found = copy.copy(model)
     found.config = copy.deepcopy(model.config)
@@ -110,7 +112,7 @@ def _choose(
         candidates = [record]
     rule, step = job.plan.rule, job.state.step
     found = choose([*folder.records(), *candidates], rule, step) if job.ranks.is_main else None
-    choice: Choice = job.ranks.from_main(found)
+    choice: Choice = job.ranks.broadcast_object(found)
     if job.stepper.average is not None and not candidates:  # nothing says that the last step alone is better
         choice = Choice(step, True, "")
     for record in candidates:
@@ -119,7 +121,7 @@ def _choose(
     return choice, logits
 
 
-def _last_look(
+def _predict_final_splits(
     job: Job, evaluator: Evaluator, best: int, averaged: Array | None
 ) -> tuple[Evaluation | None, dict[str, Array]]:
     """The record of the test rows, if they have labels, and the logits of every split that is told about."""
@@ -149,7 +151,7 @@ def _disk_faults(path: Path) -> Iterator[None]:
         ) from None
 
 
-def _write_beside(folder: RunFolder, model: Any, tokenizer: Any) -> dict[str, str]:
+def _save_unfinished_model(folder: RunFolder, model: Any, tokenizer: Any) -> dict[str, str]:
     """All of model/ but its card, under another name; the sums of the files. The test rows are looked at meanwhile."""
     scratch = folder.unfinished_model
     shutil.rmtree(scratch, ignore_errors=True)

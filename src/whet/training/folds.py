@@ -36,8 +36,8 @@ from whet.training.parts import (
     save_seldom,
 )
 from whet.training.plan import make_plan
-from whet.training.recorder import Listener, Recorder
-from whet.training.setup import Job, Say, laid_out
+from whet.training.recorder import EventHandler, Recorder
+from whet.training.setup import Echo, Job, laid_out
 from whet.utils.signals import Interrupts
 
 
@@ -63,9 +63,9 @@ class FoldedRun(RunOfParts):
     """Trains the folds, pools what they held out, and trains the model that is shipped."""
 
     def __init__(
-        self, folder: RunFolder, job: Job, numbers: Array, interrupts: Interrupts, say: Say, listen: Listener
+        self, folder: RunFolder, job: Job, numbers: Array, interrupts: Interrupts, echo: Echo, on_event: EventHandler
     ) -> None:
-        super().__init__(folder, job, interrupts, say, listen)
+        super().__init__(folder, job, interrupts, echo, on_event)
         self.numbers = numbers
         self.count = int(numbers.max()) + 1
         self.measured = np.flatnonzero(numbers != KEPT)
@@ -146,7 +146,7 @@ class FoldedRun(RunOfParts):
         return [max(1, round(step * share)) for step in self.schedule]
 
     def _train(self, fold: Fold, fresh: Fresh) -> None:
-        logits = self.ranks.from_main(self._left_by(fold) if self.ranks.is_main else None)
+        logits = self.ranks.broadcast_object(self._left_by(fold) if self.ranks.is_main else None)
         if logits is None:
             about = Part(
                 step=0,
@@ -178,7 +178,7 @@ class FoldedRun(RunOfParts):
         try:
             found = read_held_out(part, record.sha256)
         except ArtifactError as error:
-            self.say(f"Fold {fold.number + 1} is trained again: {error}")
+            self.echo(f"Fold {fold.number + 1} is trained again: {error}")
             clear_part(part)
             return None
         drop_checkpoints(part)
@@ -198,7 +198,7 @@ class FoldedRun(RunOfParts):
         self._append(told.now(fold.job.state.step, **found))
         self.folder.sync_records()
         drop_checkpoints(part)
-        self.say(
+        self.echo(
             f"Fold {fold.number + 1} of {self.count}: {self.job.metric} {score:.4f} on {len(fold.held_out):,} rows "
             f"({duration(told.seconds)})."
         )
@@ -270,7 +270,7 @@ class FoldedRun(RunOfParts):
             at = {each.number: OF_AVERAGE if choice.averaged else self._own_steps(each.job)[-1] for each in self.folds}
             pooled, scored = self._pooled(at), shipped_evaluation(self.folder.records())
             assert scored is not None
-            self.say(
+            self.echo(
                 f"Held out by {self.count} folds: {self.job.metric} "
                 f"{scored.metrics.get(self.job.metric, scored.loss):.4f} on {scored.rows:,} rows. "
                 f"Now the model that is kept: it learns from all {len(self.numbers):,}."
@@ -288,9 +288,9 @@ class FoldedRun(RunOfParts):
         if not begun or changed:
             self._append(about)
         fresh.begin(self.job)
-        recorder = FinalRecorder(self.folder, self.job, self.interrupts, self.say, self.listen)
+        recorder = FinalRecorder(self.folder, self.job, self.interrupts, self.echo, self.on_event)
         recorder.about, recorder.pooled, recorder.scored = about, pooled, scored
-        recorder.choice = self.job.ranks.from_main(choice)
+        recorder.choice = self.job.ranks.broadcast_object(choice)
         recorder.seconds_before = self._seconds()
         recorder.run(resuming=begun, changed=changed)
 
@@ -312,7 +312,7 @@ class FinalRecorder(Recorder):
 
         finish(self.folder, self.job, self.checkpoints, self.evaluator, self._append, self.pooled, self.choice)
         if self.choice.sentence:
-            self._append_and_say(self.choice.finding(self.job.state.step))
+            self._append_and_echo(self.choice.finding(self.job.state.step))
 
     def _last_record(self, ended: End) -> End:
         self._append(replace(self.about, state="done", steps=ended.step, seconds=round(ended.seconds, 3)))

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from whet.data.tokens.batches import share
-from whet.engine.network import Feed
+from whet.data.tokens.batches import rank_slice
+from whet.engine.network import BatchSource
 from whet.engine.optimizer import Rate
 from whet.engine.stepper import Stepper
 from whet.errors import Diverged
@@ -28,7 +28,7 @@ from whet.utils.memory import give_back, is_memory_error, no_room_for_one_row, n
 def train(
     state: State,
     plan: Plan,
-    feed: Feed,
+    feed: BatchSource,
     stepper: Stepper,
     rate: Rate,
     evaluate: Callable[[State], Evaluation],
@@ -62,7 +62,9 @@ def train(
         epoch, index = divmod(state.step, feed.order.steps_per_epoch)
         rows = feed.order.batch(epoch, index)
         yield from step_within_memory(
-            state.step, stepper, partial(stepper, state.step, feed, rows, share(rows, rank, world), rate(state.step))
+            state.step,
+            stepper,
+            partial(stepper, state.step, feed, rows, rank_slice(rows, rank, world), rate(state.step)),
         )
         state.step += 1
         if stepper.hardware.device.type == "cpu":
@@ -74,9 +76,9 @@ def train(
         yield Tick(state.step)
 
 
-def check_finite(stepper: Stepper, feed: Feed) -> None:
+def check_finite(stepper: Stepper, feed: BatchSource) -> None:
     """Read the device's flag; raise Diverged, with the rows of the step, if a step was not finite."""
-    bad = int(stepper.window.first_bad)
+    bad = int(stepper.window.first_nonfinite_step)
     if bad < 0:
         return
     epoch, index = divmod(bad, feed.order.steps_per_epoch)
@@ -142,7 +144,7 @@ def step_within_memory(step: int, stepper: Stepper, take: Callable[[], None]) ->
         )
 
 
-def _step_record(state: State, stepper: Stepper, feed: Feed, rate: Rate, clock: _Clock) -> Step:
+def _step_record(state: State, stepper: Stepper, feed: BatchSource, rate: Rate, clock: _Clock) -> Step:
     window = stepper.window
     # The only place in a step that waits for the device.
     loss, norm = float(window.loss) / max(1, window.steps), float(window.grad_norm)

@@ -50,7 +50,7 @@ def describe_run(folder: RunFolder, job: Job, folds: Array | None = None) -> Non
             "rows": {name: len(tokens) for name, tokens in prepared.tokens.items()},
             "tokens": {name: tokens.fingerprint for name, tokens in prepared.tokens.items()},
             "max_length": prepared.max_length,
-            "truncation": {name: dataclasses.asdict(tokens.ledger) for name, tokens in prepared.tokens.items()},
+            "truncation": {name: dataclasses.asdict(tokens.truncation) for name, tokens in prepared.tokens.items()},
             "audit": prepared.audit.as_dict(),
             **({} if folds is None else {"folds": [int(count) for count in folds]}),
         },

@@ -24,8 +24,8 @@ from whet.runs.folder import RECORDS, RunFolder, sum_of
 from whet.runs.report.html import write_report_quietly
 from whet.training.evaluation import Evaluator
 from whet.training.plan import Due, State, every
-from whet.training.recorder import Listener, Recorder
-from whet.training.setup import Job, Say
+from whet.training.recorder import EventHandler, Recorder
+from whet.training.setup import Echo, Job
 from whet.utils.files import sync_folder
 from whet.utils.safetensors_files import Groups, TensorFile, save_tensors
 from whet.utils.signals import Interrupts
@@ -83,7 +83,7 @@ class Fresh:
         stepper.zero()
         window.clear()
         window.grad_norm.zero_()
-        window.first_bad.fill_(-1)
+        window.first_nonfinite_step.fill_(-1)
         stepper.micro_rows = self.micro_rows
 
 
@@ -112,15 +112,15 @@ class PartOfRun:
 class RunOfParts:
     """What runs of folds and of seeds have in common: the run's own records, and each part trained once."""
 
-    def __init__(self, folder: RunFolder, job: Job, interrupts: Interrupts, say: Say, listen: Listener) -> None:
+    def __init__(self, folder: RunFolder, job: Job, interrupts: Interrupts, echo: Echo, on_event: EventHandler) -> None:
         self.folder, self.job = folder, job
-        self.interrupts, self.say, self.listen = interrupts, say, listen
+        self.interrupts, self.echo, self.on_event = interrupts, echo, on_event
         self.ranks = job.ranks
 
     def _begin(self, start: Start, resuming: bool, changed: str) -> bool:
         """The start record, or what earlier parts left; whether the final training was begun."""
         if not self.ranks.is_main:
-            return bool(self.ranks.from_main(None))
+            return bool(self.ranks.broadcast_object(None))
         self.folder.drop_torn_line()
         earlier = list(self.folder.all_records()) if resuming else []
         begun = any(isinstance(record, Part) and record.name == "final" for record in earlier)
@@ -130,19 +130,19 @@ class RunOfParts:
         if known and not changed:
             for record in self.folder.records():
                 if isinstance(record, Start | Part):
-                    self.listen(record, self.job)  # whoever draws must know where the run stands
+                    self.on_event(record, self.job)  # whoever draws must know where the run stands
         else:
             shutil.rmtree(self.folder.path / PARTS, ignore_errors=True)
             self._append(start)
-        return bool(self.ranks.from_main(begun))
+        return bool(self.ranks.broadcast_object(begun))
 
     def _train_part(self, about: Part, job: Job, fresh: Fresh, kind: type[PartRecorder]) -> PartOfRun:
         """From the beginning, or from where it was interrupted, to its end."""
         part = part_folder(self.folder, about.name, about.number)
-        begun = self.ranks.from_main((part.path / RECORDS).exists())
+        begun = self.ranks.broadcast_object((part.path / RECORDS).exists())
         fresh.begin(job)
         told = PartOfRun(self.folder, about, self._append, self._watch)
-        kind(told, job, self.interrupts, self.say).run(resuming=begun)
+        kind(told, job, self.interrupts, self.echo).run(resuming=begun)
         return told
 
     def _done(self, name: str, number: int) -> Part | None:
@@ -159,7 +159,7 @@ class RunOfParts:
             reason = "diverged" if isinstance(error, Diverged) else self.interrupts.reason
             self._append(End(step=0, reason=reason, best_step=-1, seconds=self._seconds()))
             if self.ranks.is_main:
-                write_report_quietly(self.folder, self.say)
+                write_report_quietly(self.folder, self.echo)
             raise
 
     def _seconds(self) -> float:
@@ -174,19 +174,19 @@ class RunOfParts:
 
     def _watch(self, record: Record) -> None:
         if self.ranks.is_main:
-            self.listen(record, self.job)
+            self.on_event(record, self.job)
 
 
 class PartRecorder(Recorder):
     """Records a part in its own folder. It has no report, no model and no description of its own."""
 
-    def __init__(self, part: PartOfRun, job: Job, interrupts: Interrupts, say: Say) -> None:
+    def __init__(self, part: PartOfRun, job: Job, interrupts: Interrupts, echo: Echo) -> None:
         self.part = part
         folder = part_folder(part.run, part.about.name, part.about.number)
         if job.ranks.is_main:
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.refuse_links()
-        super().__init__(folder, job, interrupts, say, part.told)
+        super().__init__(folder, job, interrupts, echo, part.told)
 
     def _introduce(self, *, known: bool) -> None:
         if not known:
@@ -231,8 +231,8 @@ class FoldRecorder(PartRecorder):
             return groups
         return {**groups, HELD_OUT: _as_tensors(self.evaluator.logits_at)}
 
-    def _take_up(self, checkpoint: Any) -> None:
-        super()._take_up(checkpoint)
+    def _load_checkpoint(self, checkpoint: Any) -> None:
+        super()._load_checkpoint(checkpoint)
         kept: Mapping[str, Tensor] = checkpoint.tensors.get(HELD_OUT, {})
         self.evaluator.logits_at = {name: kept[name].numpy() for name in kept}
 

@@ -11,8 +11,8 @@ from whet.records import End, Evaluation, Finding, Record, Resume, Save, Start, 
 from whet.runs.folder import RunFolder
 from whet.runs.report.html import write_report_quietly
 from whet.runs.verdict.judge import early_verdict
-from whet.training.setup import Job, Say
-from whet.utils.hf_libraries import keep_what_is_loaded
+from whet.training.setup import Echo, Job
+from whet.utils.hf_libraries import freeze_garbage_collector
 from whet.utils.signals import Interrupts
 
 if TYPE_CHECKING:
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from whet.training.evaluation import Evaluator
     from whet.utils.safetensors_files import Groups
 
-Listener = Callable[[Any, Job], None]
+EventHandler = Callable[[Any, Job], None]
 """Called with every event of the loop."""
 
 
 class Recorder:
     """From the first record, or from the newest whole checkpoint, to the end of the plan."""
 
-    def __init__(self, folder: RunFolder, job: Job, interrupts: Interrupts, say: Say, listen: Listener) -> None:
+    def __init__(self, folder: RunFolder, job: Job, interrupts: Interrupts, echo: Echo, on_event: EventHandler) -> None:
         from whet.training.checkpoints import CheckpointFolder
 
-        self.folder, self.job, self.interrupts, self.say, self.listen = folder, job, interrupts, say, listen
+        self.folder, self.job, self.interrupts, self.echo, self.on_event = folder, job, interrupts, echo, on_event
         self.ranks = job.ranks
         self.checkpoints = CheckpointFolder(folder.checkpoints, keep=job.prepared.config.run.keep)
         self.evaluator = self._make_evaluator()
@@ -42,7 +42,7 @@ class Recorder:
 
     def run(self, *, resuming: bool, changed: str = "") -> None:
         """`changed` says in words what differs from the settings that the run was begun with."""
-        with self.ranks.ending_together():
+        with self.ranks.barrier_on_exit():
             self._run(resuming, changed)
 
     def _run(self, resuming: bool, changed: str) -> None:
@@ -50,7 +50,7 @@ class Recorder:
             self.folder.drop_torn_line()
         resumed = resuming and self._restore(changed)
         self._introduce(known=resumed and not changed)
-        keep_what_is_loaded()
+        freeze_garbage_collector()
         try:
             ended = self._train()
             self._finish()
@@ -60,7 +60,7 @@ class Recorder:
             self._append(self._end(self.interrupts.reason))
             raise
         except Diverged as error:
-            self._write_down(error)
+            self._record_divergence(error)
             raise
         finally:
             with contextlib.suppress(WhetError):  # what went wrong first is on its way to the user
@@ -80,7 +80,7 @@ class Recorder:
         """What is written after the last step."""
         from whet.training.export import finish
 
-        finish(self.folder, self.job, self.checkpoints, self.evaluator, self._append_and_say)
+        finish(self.folder, self.job, self.checkpoints, self.evaluator, self._append_and_echo)
 
     def _last_record(self, ended: End) -> End:
         return ended
@@ -88,22 +88,22 @@ class Recorder:
     def _leave(self) -> None:
         """What is done however the run ends."""
         if self.ranks.is_main:
-            write_report_quietly(self.folder, self.say)
+            write_report_quietly(self.folder, self.echo)
 
     def _train(self) -> End:
         """The loop, to its end or to a checkpoint of where it was interrupted."""
         try:
             ended = self._loop()
             if ended.reason == "patience":
-                self.say(f"Stopped early at step {ended.step} of {self.job.plan.total_steps}: the score grew no more.")
+                self.echo(f"Stopped early at step {ended.step} of {self.job.plan.total_steps}: the score grew no more.")
             if self.ranks.world > 1:
                 self.checkpoints.wait()
-                self.ranks.wait_for_all()  # the best checkpoint is about to be read by everybody
+                self.ranks.monitored_barrier()  # the best checkpoint is about to be read by everybody
             return ended
         except Interrupted:
             self._save("interrupted")
             self.checkpoints.wait()
-            self.say(f"Saved step {self.job.state.step} in {self.folder.path}.")
+            self.echo(f"Saved step {self.job.state.step} in {self.folder.path}.")
             raise
 
     def _loop(self) -> End:
@@ -129,15 +129,15 @@ class Recorder:
                 if isinstance(event, Evaluation):
                     self._judge(event.step)
             else:
-                self.listen(event, job)
+                self.on_event(event, job)
             if isinstance(event, SavePoint):
                 self._save(event.reason)
             self.checkpoints.poll()
             if isinstance(event, Finding):
-                self.say(event.sentence)
+                self.echo(event.sentence)
             elif isinstance(event, Tick) or ranks.world == 1:
                 # A finding comes in the middle of a step, where there is nothing whole to save.
-                self.interrupts.check_together(ranks.any)
+                self.interrupts.check_together(ranks.any_rank)
         raise AssertionError("the loop ends with an End record")
 
     def _judge(self, step: int) -> None:
@@ -147,18 +147,18 @@ class Recorder:
         finding = early_verdict(self.folder.records(), step)
         if finding is not None:
             self._append(finding)
-            self.say(f"So far: {finding.sentence}")
+            self.echo(f"So far: {finding.sentence}")
 
     def _append(self, record: Record) -> None:
         if not self.ranks.is_main:
             return
         self.folder.append(record)
-        self.listen(record, self.job)
+        self.on_event(record, self.job)
 
-    def _append_and_say(self, record: Record) -> None:
+    def _append_and_echo(self, record: Record) -> None:
         self._append(record)
         if isinstance(record, Finding):
-            self.say(record.sentence)
+            self.echo(record.sentence)
 
     def _save(self, reason: str) -> None:
         """Save in the background; the record is written once the checkpoint is whole."""
@@ -201,20 +201,20 @@ class Recorder:
     def _restore(self, changed: str) -> bool:
         """Go on from the newest whole checkpoint; say which ones were not whole."""
         if not self.ranks.is_main:
-            return self._follow()
+            return self._load_step_chosen_by_main()
         saved = {record.step for record in self.folder.records() if isinstance(record, Save)}
         checkpoint, passed_over = self.checkpoints.load_newest(saved)
         for line in passed_over:
-            self.say(f"Passed over: {line}")
+            self.echo(f"Passed over: {line}")
         start = next((record for record in self.folder.all_records() if isinstance(record, Start)), None)
         if start is not None:
-            self.listen(start, self.job)  # whoever draws must know where the end is
+            self.on_event(start, self.job)  # whoever draws must know where the end is
         if checkpoint is None:
             if passed_over:
                 raise ArtifactError(
                     f"No checkpoint of {str(self.folder.path)!r} is whole.", "Start again with another --run."
                 )
-            self.ranks.from_main(None)
+            self.ranks.broadcast_object(None)
             return start is not None and self._begin_again()
         if start is None:
             raise ArtifactError(
@@ -222,8 +222,8 @@ class Recorder:
                 "Start again with another --run.",
             )
         self.checkpoints.set_aside_after(checkpoint.step)
-        self.ranks.from_main(checkpoint.step)
-        self._take_up(checkpoint)
+        self.ranks.broadcast_object(checkpoint.step)
+        self._load_checkpoint(checkpoint)
         name, notes = self._name(checkpoint.step), [*passed_over, *([changed] if changed else [])]
         self._append(
             Resume(
@@ -237,17 +237,17 @@ class Recorder:
         )
         # The process may have died between completing this checkpoint and recording it.
         self._append(Save(step=checkpoint.step, path=name, reason=str(checkpoint.values["reason"])))
-        self.say(f"Resuming {self.folder.path} from step {checkpoint.step} of {self.job.plan.total_steps}.")
+        self.echo(f"Resuming {self.folder.path} from step {checkpoint.step} of {self.job.plan.total_steps}.")
         return True
 
-    def _follow(self) -> bool:
+    def _load_step_chosen_by_main(self) -> bool:
         """The checkpoint that the main process has chosen."""
-        step = self.ranks.from_main(None)
+        step = self.ranks.broadcast_object(None)
         if step is not None:
-            self._take_up(self.checkpoints.load(step))
+            self._load_checkpoint(self.checkpoints.load(step))
         return True
 
-    def _take_up(self, checkpoint: Checkpoint) -> None:
+    def _load_checkpoint(self, checkpoint: Checkpoint) -> None:
         from whet.training.loop import restore_values
 
         values = dict(checkpoint.values)
@@ -260,7 +260,7 @@ class Recorder:
     def _begin_again(self) -> bool:
         """The run was cut off before its first checkpoint: everything recorded is taken back."""
         self._append(Resume(step=0, path="", note="no checkpoint yet", time=now()))
-        self.say(f"Resuming {self.folder.path} from the beginning: it has no checkpoint yet.")
+        self.echo(f"Resuming {self.folder.path} from the beginning: it has no checkpoint yet.")
         return True
 
     def _evaluates_fewer(self, rows: int) -> None:
@@ -271,9 +271,9 @@ class Recorder:
             details={"evaluation_rows": rows},
         )
         self._append(finding)
-        self.say(finding.sentence)
+        self.echo(finding.sentence)
 
-    def _write_down(self, error: Diverged) -> None:
+    def _record_divergence(self, error: Diverged) -> None:
         """The rows that were not finite, for a person to look at."""
         name: str = getattr(error, "split", "train")
         step, rows = getattr(error, "step", self.job.state.step), getattr(error, "rows", [])
@@ -282,7 +282,7 @@ class Recorder:
         split = self.job.prepared.examples.rows[name]
         found = {"step": step + 1, "message": str(error), "split": name, "rows": [split.row(int(row)) for row in rows]}
         self.folder.write_json("divergence.json", found)
-        self.say(f"The {len(rows)} {name} rows are in {self.folder.path / 'divergence.json'}.")
+        self.echo(f"The {len(rows)} {name} rows are in {self.folder.path / 'divergence.json'}.")
         self._append(self._end("diverged", step))
 
     def _end(self, reason: str, step: int | None = None) -> End:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from whet.config import Config, to_toml
 from whet.distributed.environment import require_several, several_processes
-from whet.distributed.group import Ranks
+from whet.distributed.group import DistributedContext
 from whet.errors import Interrupted, WhetError
 from whet.runs.folder import CONFIG, RunFolder
 from whet.runs.report.html import write_report_quietly
 from whet.training.recipe import MINILM_WIDTH, follow_recipe, pooling_for, refuse_contrastive, settle_folds
-from whet.training.recorder import Listener, Recorder
+from whet.training.recorder import EventHandler, Recorder
 from whet.training.resume import compare_with_before, open_run, refuse_other_tokens
-from whet.training.setup import Job, ModelBeside, Say, choose_folds, make_job, make_tokens, read_examples
+from whet.training.setup import BackgroundModelLoader, Echo, Job, choose_folds, make_job, make_tokens, read_examples
 from whet.utils.gpu_files import refuse_impossible
 from whet.utils.signals import Interrupts
 
@@ -30,8 +30,8 @@ def train_run(
     config: Config,
     *,
     accept_changes: bool = False,
-    say: Say = lambda line: None,
-    listen: Listener = lambda event, job: None,
+    echo: Echo = lambda line: None,
+    on_event: EventHandler = lambda event, job: None,
 ) -> RunFolder:
     """Train to the end of the plan, or go on with a run that was interrupted."""
     from whet.integrations.trackers import available
@@ -45,79 +45,79 @@ def train_run(
     with Interrupts(config.run.max_minutes) as interrupts:
         ranks = _join(config.train.device)
         if not ranks.is_main:
-            say, listen = nothing, nothing  # what happens is told once
-        with ranks.leaving():
-            return _train_among(ranks, source, config, interrupts, accept_changes, say, listen)
+            echo, on_event = ignore, ignore  # what happens is told once
+        with ranks.publish_error():
+            return _train_on_rank(ranks, source, config, interrupts, accept_changes, echo, on_event)
 
 
-def _train_among(
-    ranks: Ranks,
+def _train_on_rank(
+    ranks: DistributedContext,
     source: Any,
     config: Config,
     interrupts: Interrupts,
     accept_changes: bool,
-    say: Say,
-    listen: Listener,
+    echo: Echo,
+    on_event: EventHandler,
 ) -> RunFolder:
     from whet.integrations.trackers import Place, tracked
 
-    with ranks.together(), interrupts.at_once():
+    with ranks.raise_on_all_ranks(), interrupts.at_once():
         config = settle_folds(config)
-        examples, report = read_examples(source, config, say)
+        examples, report = read_examples(source, config, echo)
         refuse_contrastive(config, examples.task)
-        config, numbers = choose_folds(config, examples, say)
+        config, numbers = choose_folds(config, examples, echo)
         if ranks.is_main:
             _refuse_changes(config, examples.fingerprint, accept_changes)
     # The data is read; only now the heavy libraries are loaded, which takes longer than most mistakes deserve.
     from whet.training.estimate import estimate, require_disk
-    from whet.utils.device import wake
+    from whet.utils.device import start_gpu_in_background
 
-    wake(config.train.device)
-    config = _with_recipe(config, examples, say)
-    with ranks.together():
+    start_gpu_in_background(config.train.device)
+    config = _with_recipe(config, examples, echo)
+    with ranks.raise_on_all_ranks():
         opened = open_run(config, accept_changes) if ranks.is_main else None
     tracks: list[Callable[[Any], None]] = []
 
     def tell(event: Any, job: Any) -> None:
         for track in tracks:
             track(event)
-        listen(event, job)
+        on_event(event, job)
 
     folder: RunFolder
-    folder, resuming = ranks.from_main(opened)
+    folder, resuming = ranks.broadcast_object(opened)
     with ExitStack() as held:
-        with ranks.together():
+        with ranks.raise_on_all_ranks():
             if ranks.is_main:
                 held.enter_context(folder.locked())
             folder.refuse_links()
-        if ranks.from_main(resuming and folder.finished):
-            with ranks.together():
+        if ranks.broadcast_object(resuming and folder.finished):
+            with ranks.raise_on_all_ranks():
                 compare_with_before(folder, config, examples.fingerprint, accept_changes)
-            say(f"{folder.path} is finished already.")
+            echo(f"{folder.path} is finished already.")
             if ranks.is_main and not (folder.path / "report.html").exists():
-                write_report_quietly(folder, say)
+                write_report_quietly(folder, echo)
             return folder
         is_mine = ranks.is_main and not resuming
-        with _no_folder_left(folder, is_mine), ranks.together(), interrupts.at_once():
+        with _no_folder_left(folder, is_mine), ranks.raise_on_all_ranks(), interrupts.at_once():
             before = folder.data if resuming else {}
             changed = compare_with_before(folder, config, examples.fingerprint, accept_changes) if resuming else ""
-            model = ModelBeside(config, examples.task)
-            prepared = make_tokens(config, examples, report, say, interrupts.check, model)
+            model = BackgroundModelLoader(config, examples.task)
+            prepared = make_tokens(config, examples, report, echo, interrupts.check, model)
             changed = changed or refuse_other_tokens(folder, before, prepared, accept_changes)
-            job = make_job(prepared, say, ranks, model=model)
-            training = _trained(config, folder, job, numbers, interrupts, say, tell)
+            job = make_job(prepared, echo, ranks, model=model)
+            training = _trained(config, folder, job, numbers, interrupts, echo, tell)
             expected = estimate(job, getattr(training, "trainings", ()))
-            say(expected.sentence())
+            echo(expected.sentence())
             require_disk(folder.path, expected)
         ranks.require_same("The tokens", [tokens.fingerprint for tokens in prepared.tokens.values()])
         if resuming and folder.environment.get("processes", ranks.world) != ranks.world:
-            say(f"Begun with another number of processes: with {ranks.world} it is equal only within tolerance.")
+            echo(f"Begun with another number of processes: with {ranks.world} it is equal only within tolerance.")
         if changed and ranks.is_main:
-            say(f"Going on although {changed}.")
+            echo(f"Going on although {changed}.")
             folder.write_text(CONFIG, to_toml(config))
         place = Place(folder.path / "tensorboard", "whet", folder.path.name)
         trackers = config.run.report_to if ranks.is_main else ()
-        with tracked(trackers, place, config.flat(), say) as track:
+        with tracked(trackers, place, config.flat(), echo) as track:
             tracks.append(track)
             training.run(resuming=resuming, changed=changed)
     return folder
@@ -131,21 +131,27 @@ def _refuse_changes(config: Config, fingerprint: str, accept: bool) -> None:
 
 
 def _trained(
-    config: Config, folder: RunFolder, job: Job, numbers: Any, interrupts: Interrupts, say: Say, listen: Listener
+    config: Config,
+    folder: RunFolder,
+    job: Job,
+    numbers: Any,
+    interrupts: Interrupts,
+    echo: Echo,
+    on_event: EventHandler,
 ) -> Any:
     """What trains: folds, several seeds, or one training."""
     if numbers is not None:
         from whet.training.folds import FoldedRun
 
-        return FoldedRun(folder, job, numbers, interrupts, say, listen)
+        return FoldedRun(folder, job, numbers, interrupts, echo, on_event)
     if config.train.seeds > 1:
         from whet.training.seeds import SeededRun
 
-        return SeededRun(folder, job, interrupts, say, listen)
-    return Recorder(folder, job, interrupts, say, listen)
+        return SeededRun(folder, job, interrupts, echo, on_event)
+    return Recorder(folder, job, interrupts, echo, on_event)
 
 
-def _with_recipe(config: Config, examples: Examples, say: Say) -> Config:
+def _with_recipe(config: Config, examples: Examples, echo: Echo) -> Config:
     """The settings of this run, those that were left to the recipe among them."""
     if config.train.recipe == "course":
         return config
@@ -157,14 +163,14 @@ def _with_recipe(config: Config, examples: Examples, say: Say) -> Config:
     rows, place = len(examples.rows["train"]), find_model(config.model.model, config.model.trust_remote_code)
     pooling = pooling_for(rows, found, lambda: released_pooling(place, found, config.model.revision))
     config, said = follow_recipe(config, rows, examples.task, width, pooling)
-    say(said)
+    echo(said)
     return config
 
 
-def _join(device: str) -> Ranks:
+def _join(device: str) -> DistributedContext:
     """This process among those that were started with it; alone, torch is not needed to know that."""
     if not several_processes():
-        return Ranks()
+        return DistributedContext()
     from whet.distributed.rendezvous import join_processes
 
     return join_processes(device)
@@ -183,26 +189,26 @@ def _no_folder_left(folder: RunFolder, is_mine: bool) -> Iterator[None]:
         raise
 
 
-def nothing(*_: Any) -> None:
+def ignore(*_: Any) -> None:
     """What a process that is not the main one says."""
 
 
-def rehearse(source: Any, config: Config, say: Say, *, accept_changes: bool = False) -> None:
+def dry_run(source: Any, config: Config, echo: Echo, *, accept_changes: bool = False) -> None:
     """Everything up to the first step: what was understood, and what training would take."""
     from whet.integrations.trackers import available
 
     available(config.run.report_to)
     refuse_impossible(config.train.device)
     config = settle_folds(config)
-    examples, report = read_examples(source, config, say)
+    examples, report = read_examples(source, config, echo)
     refuse_contrastive(config, examples.task)
-    config, numbers = choose_folds(config, examples, say)
+    config, numbers = choose_folds(config, examples, echo)
     _refuse_changes(config, examples.fingerprint, accept_changes)
-    config = _with_recipe(config, examples, say)
+    config = _with_recipe(config, examples, echo)
     from whet.training.estimate import estimate
 
-    model = ModelBeside(config, examples.task)
-    job = make_job(make_tokens(config, examples, report, say, model=model), say, model=model)
+    model = BackgroundModelLoader(config, examples.task)
+    job = make_job(make_tokens(config, examples, report, echo, model=model), echo, model=model)
     with Interrupts() as interrupts:
-        training = _trained(config, RunFolder(Path()), job, numbers, interrupts, say, nothing)
-        say(estimate(job, getattr(training, "trainings", ())).sentence())
+        training = _trained(config, RunFolder(Path()), job, numbers, interrupts, echo, ignore)
+        echo(estimate(job, getattr(training, "trainings", ())).sentence())

@@ -32,17 +32,17 @@ from whet.training.parts import (
     evaluations_of,
     part_folder,
 )
-from whet.training.recorder import Listener
-from whet.training.setup import Job, Say, laid_out
-from whet.utils.hf_libraries import keep_what_is_loaded
+from whet.training.recorder import EventHandler
+from whet.training.setup import Echo, Job, laid_out
+from whet.utils.hf_libraries import freeze_garbage_collector
 from whet.utils.signals import Interrupts
 
 
 class SeededRun(RunOfParts):
     """Trains with each seed, says how far the seeds are apart, and ships one model."""
 
-    def __init__(self, folder: RunFolder, job: Job, interrupts: Interrupts, say: Say, listen: Listener) -> None:
-        super().__init__(folder, job, interrupts, say, listen)
+    def __init__(self, folder: RunFolder, job: Job, interrupts: Interrupts, echo: Echo, on_event: EventHandler) -> None:
+        super().__init__(folder, job, interrupts, echo, on_event)
         first, count = job.prepared.config.train.seed, job.prepared.config.train.seeds
         self.trainings = [self._job(first + number) for number in range(count)]
 
@@ -59,13 +59,13 @@ class SeededRun(RunOfParts):
         with self._ending():
             for number, job in enumerate(self.trainings, 1):
                 self._train(number, job, fresh)
-            keep_what_is_loaded()
+            freeze_garbage_collector()
             ended = self._ship()
         self._append(ended)
         if self.ranks.is_main:
             for number in range(1, len(self.trainings) + 1):
                 drop_checkpoints(part_folder(self.folder, "seed", number))
-            write_report_quietly(self.folder, self.say)
+            write_report_quietly(self.folder, self.echo)
 
     def _job(self, seed: int) -> Job:
         prepared = self.job.prepared
@@ -78,7 +78,7 @@ class SeededRun(RunOfParts):
     # Training
 
     def _train(self, number: int, job: Job, fresh: Fresh) -> None:
-        if self.ranks.from_main(self.ranks.is_main and self._is_left(number)):
+        if self.ranks.broadcast_object(self.ranks.is_main and self._is_left(number)):
             return
         train = job.prepared.config.train
         job.stepper.reseed(train.seed)
@@ -104,7 +104,7 @@ class SeededRun(RunOfParts):
         score = best.metrics.get(job.metric, best.loss)
         self._append(told.now(ended.step, state="done", score=score, loss=best.loss, best_step=best.step))
         self.folder.sync_records()
-        self.say(
+        self.echo(
             f"Seed {train.seed} ({number} of {len(self.trainings)}): {job.metric} {score:.4f} at step {best.step}."
         )
 
@@ -123,7 +123,7 @@ class SeededRun(RunOfParts):
             CheckpointFolder(part.checkpoints).load(record.best_step)
             return True
         except ArtifactError as error:
-            self.say(f"Seed {record.seed} is trained again: {error}")
+            self.echo(f"Seed {record.seed} is trained again: {error}")
             clear_part(part)
             return False
 
@@ -133,7 +133,7 @@ class SeededRun(RunOfParts):
         """Compare, load what is better, and write it."""
         from whet.training.export import finish
 
-        members: list[Part] = self.ranks.from_main(
+        members: list[Part] = self.ranks.broadcast_object(
             [part for number in range(1, len(self.trainings) + 1) if (part := self._done("seed", number))]
             if self.ranks.is_main
             else None
@@ -142,7 +142,7 @@ class SeededRun(RunOfParts):
         score = averaged.metrics.get(self.job.metric, averaged.loss)
         table = seed_table(members, self.job.metric, self.job.plan.higher_is_better, score)
         if self.ranks.is_main:
-            self.say(table.text())
+            self.echo(table.text())
         best = members[table.best]
         step = averaged.step if table.ships_average else best.best_step
         if not table.ships_average:
@@ -168,7 +168,7 @@ class SeededRun(RunOfParts):
             self.job.stepper.load({"model": {name: _mean([each[name] for each in found]) for name in found[0]}})
         self.job.state.step = self.job.plan.total_steps
         record, _ = Evaluator(self.job, self.interrupts.check).measure("validation", self.job.state)
-        return self.ranks.from_main(record)  # type: ignore[no-any-return]
+        return self.ranks.broadcast_object(record)  # type: ignore[no-any-return]
 
     def _show(self, best: Part, averaged: Evaluation | None) -> None:
         """The curves of the best training stand for the run; where the average is shipped, it is their last point."""

@@ -16,16 +16,16 @@ from whet.data.cache import cache_root
 from whet.data.examples import Examples, load_examples
 from whet.data.folds import FEW_ROWS
 from whet.data.tokens.table import Tokens, tokenize
-from whet.distributed.group import Ranks
+from whet.distributed.group import DistributedContext
 from whet.errors import DataError, UsageError, some_of
 from whet.training.plan import choose_metric, make_plan
 from whet.training.recipe import whole_below
 from whet.training.task_settings import refuse_without_effect
 
 if TYPE_CHECKING:
-    from whet.data.tokens.batches import Order
+    from whet.data.tokens.batches import BatchOrder
     from whet.engine.losses import Loss
-    from whet.engine.network import Network, TokenFeed
+    from whet.engine.network import Network, TokenBatches
     from whet.engine.optimizer import Rate
     from whet.engine.stepper import Stepper
     from whet.models.pretrained import Loaded
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from whet.utils.device import Hardware
 
 Array = np.ndarray[Any, Any]
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -60,33 +60,33 @@ class Job:
     network: Network
     hardware: Hardware
     loss: Loss
-    feed: TokenFeed
+    feed: TokenBatches
     stepper: Stepper
     plan: Plan
     rate: Rate
     state: State
     metric: str
     said: list[str] = field(default_factory=list)
-    ranks: Ranks = field(default_factory=Ranks)
+    ranks: DistributedContext = field(default_factory=DistributedContext)
 
 
-def read_examples(source: Any, config: Config, say: Say) -> tuple[Examples, Audit]:
+def read_examples(source: Any, config: Config, echo: Echo) -> tuple[Examples, Audit]:
     """The data, what was understood, and what is wrong with it; errors stop here, before time is spent."""
     if config.data.task != "auto":
         refuse_without_effect(config, config.data.task)
-    examples = load_examples(source, config.data, whole_below=whole_below(config), say=say)
+    examples = load_examples(source, config.data, whole_below=whole_below(config), echo=echo)
     for line in examples.said:
-        say(line)
+        echo(line)
     refuse_without_effect(config, examples.task.kind)
     choose_metric(config.evaluate.metric, examples.task.kind)  # refused here, and chosen with the plan
     report = audit(examples)
-    _stop_or_say(report, (), config, say)
+    _stop_or_echo(report, (), config, echo)
     if "train" not in examples.rows:
         raise DataError(f"{config.data.source!r} has no training rows.")
     return examples, report
 
 
-def choose_folds(config: Config, examples: Examples, say: Say) -> tuple[Config, Array | None]:
+def choose_folds(config: Config, examples: Examples, echo: Echo) -> tuple[Config, Array | None]:
     """The settings with the number of folds, and the fold of each training row; None for none."""
     from whet.data.folds import KEPT, fold_numbers
 
@@ -104,7 +104,7 @@ def choose_folds(config: Config, examples: Examples, say: Say) -> tuple[Config, 
             f"--folds is {wanted}, and {config.data.source!r} has validation rows.", "Leave --folds out, or the rows."
         )
     numbers, count = fold_numbers(examples, wanted, config.data.split_seed)
-    say(
+    echo(
         f"No validation rows were given: {count} folds measure the training, and the model that is kept learns from "
         f"all {rows:,} rows (--folds 0 for a single split)."
     )
@@ -113,18 +113,18 @@ def choose_folds(config: Config, examples: Examples, say: Say) -> tuple[Config, 
         labels = np.asarray(examples.rows["train"].column("label"), dtype=object)[numbers == KEPT]
         names = some_of(sorted({examples.task.labels[label] for label in labels if isinstance(label, int)}))
         alone = f" of {names}" if names else ""
-        say(f"Not measured: {kept} row{'s' if kept > 1 else ''}{alone}; no other text has that label.")
+        echo(f"Not measured: {kept} row{'s' if kept > 1 else ''}{alone}; no other text has that label.")
     return dataclasses.replace(config, data=dataclasses.replace(config.data, folds=count)), numbers
 
 
-def _stop_or_say(report: Audit, told: Collection[Finding], config: Config, say: Say) -> None:
+def _stop_or_echo(report: Audit, told: Collection[Finding], config: Config, echo: Echo) -> None:
     report.stop_unless_allowed(config.data.allow)
     for finding in report.findings:
         if finding not in told and (finding.severity != NOTE or finding.code == "too-long"):
-            say(f"{finding.severity.capitalize()}: {finding.message}")
+            echo(f"{finding.severity.capitalize()}: {finding.message}")
 
 
-class ModelBeside:
+class BackgroundModelLoader:
     """The model, loaded by a thread of its own while rows are tokenized.
 
     Its head is drawn from torch's global generator: nothing in between may draw from that.
@@ -168,9 +168,9 @@ def make_tokens(
     config: Config,
     examples: Examples,
     report: Audit,
-    say: Say,
-    between: Callable[[], None] = lambda: None,
-    model: ModelBeside | None = None,
+    echo: Echo,
+    check_interrupt: Callable[[], None] = lambda: None,
+    model: BackgroundModelLoader | None = None,
 ) -> Prepared:
     """Token tables of every split, from the cache where the same texts were tokenized before."""
     from whet.models.pretrained import length_limit, load_config, load_tokenizer
@@ -181,13 +181,13 @@ def make_tokens(
     refuse_other_tokenizer(config.model.model, tokenizer, model_config)
     limit = length_limit(tokenizer, model_config, config.model.max_length)
     if limit < (config.model.max_length or 0):
-        say(f"{config.model.model} reads at most {limit} tokens, and no more by --max-length.")
+        echo(f"{config.model.model} reads at most {limit} tokens, and no more by --max-length.")
     tokenizer.model_max_length = limit  # saved with the model: whoever loads it reads as much as was trained on
     if model is not None:
         model.start()  # not before: the libraries are loaded by now
 
     def tick(rows: int) -> None:
-        between()
+        check_interrupt()
         if model is not None:
             model.check()
 
@@ -200,10 +200,10 @@ def make_tokens(
             task=examples.task,
             cache=cache_root(),
             on_progress=tick,
-            say=say,
+            echo=echo,
         )
     read = _as_read(config, examples, report, tokenizer, tokens, limit)
-    _stop_or_say(read, report.findings, config, say)
+    _stop_or_echo(read, report.findings, config, echo)
     return Prepared(config, examples, read, tokenizer, tokens, limit)
 
 
@@ -221,16 +221,16 @@ def _as_read(
 
 def make_job(
     prepared: Prepared,
-    say: Say,
-    ranks: Ranks | None = None,
+    echo: Echo,
+    ranks: DistributedContext | None = None,
     *,
     dropout: bool = True,
-    model: ModelBeside | None = None,
+    model: BackgroundModelLoader | None = None,
 ) -> Job:
     """Load the model and lay out the whole training. Without dropout only to compare losses."""
     from whet.engine.dispatch import choose_path
     from whet.engine.losses import Loss, balanced_weights
-    from whet.engine.network import TokenFeed
+    from whet.engine.network import TokenBatches
     from whet.engine.optimizer import learning_rate
     from whet.models.pretrained import without_dropout
     from whet.training.plan import State
@@ -239,14 +239,14 @@ def make_job(
     config, task = prepared.config, prepared.examples.task
     train = config.train
     hardware = choose_hardware(train.device, train.precision)
-    loaded = (model or ModelBeside(config, task)).loaded()
-    say(f"Model: {loaded.said}.")
+    loaded = (model or BackgroundModelLoader(config, task)).loaded()
+    echo(f"Model: {loaded.said}.")
     classifier = loaded.model if dropout else without_dropout(loaded.model)
     labels = prepared.labels("train")
     assert labels is not None
     weights = balanced_weights(task, labels) if train.class_weights == "balanced" else None
     loss = Loss(task, weights, train.label_smoothing, train.contrastive)
-    ranks = ranks or Ranks()
+    ranks = ranks or DistributedContext()
     tokens = prepared.tokens["train"]
     order = _order_of(tokens, train)
     network, stepper = choose_path(classifier, loss, train, hardware, list(prepared.tokens.values()), ranks, order)
@@ -257,7 +257,7 @@ def make_job(
         network=network,
         hardware=hardware,
         loss=loss,
-        feed=TokenFeed(tokens, order, network, loss),
+        feed=TokenBatches(tokens, order, network, loss),
         stepper=stepper,
         plan=make_plan(config, total, metric, "validation" in prepared.tokens),
         rate=learning_rate(train, total),
@@ -269,7 +269,7 @@ def make_job(
 
 def laid_out(job: Job, prepared: Prepared) -> Job:
     """The same model and the same way to compute, for other rows: a plan, an order and a state of their own."""
-    from whet.engine.network import TokenFeed
+    from whet.engine.network import TokenBatches
     from whet.engine.optimizer import learning_rate
     from whet.training.plan import State
 
@@ -279,17 +279,17 @@ def laid_out(job: Job, prepared: Prepared) -> Job:
     return dataclasses.replace(
         job,
         prepared=prepared,
-        feed=TokenFeed(tokens, order, job.network, job.loss),
+        feed=TokenBatches(tokens, order, job.network, job.loss),
         plan=make_plan(config, total, job.metric, "validation" in prepared.tokens),
         rate=learning_rate(config.train, total),
         state=State(),
     )
 
 
-def _order_of(tokens: Tokens, train: TrainConfig) -> Order:
-    from whet.data.tokens.batches import Order
+def _order_of(tokens: Tokens, train: TrainConfig) -> BatchOrder:
+    from whet.data.tokens.batches import BatchOrder
 
-    return Order(
+    return BatchOrder(
         rows=len(tokens),
         batch_size=train.batch_size * train.accumulate,
         seed=train.seed,
@@ -298,5 +298,5 @@ def _order_of(tokens: Tokens, train: TrainConfig) -> Order:
     )
 
 
-def _steps_of(train: TrainConfig, order: Order) -> int:
+def _steps_of(train: TrainConfig, order: BatchOrder) -> int:
     return train.max_steps or max(1, round(train.epochs * order.steps_per_epoch))

@@ -16,7 +16,7 @@ REFUSED = "can't start new thread"
 """How Python's RuntimeError says so."""
 
 
-def begin(name: str, work: Callable[..., Result], *arguments: object) -> Future[Result]:
+def run_in_background(name: str, work: Callable[..., Result], *arguments: object) -> Future[Result]:
     """Begin it; the future holds its result, or what it raised."""
     future: Future[Result] = Future()
 
@@ -35,7 +35,7 @@ def begin(name: str, work: Callable[..., Result], *arguments: object) -> Future[
     return future
 
 
-class Beside:
+class BackgroundTasks:
     """A few things at a time, all of which are over when this is left."""
 
     def __init__(self, name: str) -> None:
@@ -43,7 +43,7 @@ class Beside:
         self._begun: list[Future[object]] = []
 
     def submit(self, work: Callable[..., Result], *arguments: object) -> Future[Result]:
-        future = begin(self._name, work, *arguments)
+        future = run_in_background(self._name, work, *arguments)
         self._begun.append(future)  # type: ignore[arg-type]
         return future
 

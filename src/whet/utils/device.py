@@ -53,7 +53,7 @@ def choose_hardware(device: str = "auto", precision: str = "auto") -> Hardware:
     return Hardware(found, precision, "asked for")
 
 
-def wake(device: str) -> None:
+def start_gpu_in_background(device: str) -> None:
     """Begin to start the GPU that `choose_hardware` will choose: that takes a while, in which others can be loaded."""
     _small_workspaces()  # here: another thread that reads the environment must not see it change
 
@@ -65,9 +65,9 @@ def wake(device: str) -> None:
                 for dtype in (torch.bfloat16, torch.float32):  # loads the products, and starts the thread of backward
                     x = torch.zeros(16, 16, dtype=dtype, device=found, requires_grad=True)
                     (x @ x).sum().backward()  # type: ignore[no-untyped-call]
-                know_compiler()
+                precompute_triton_cache_key()
 
-    threading.Thread(target=start, name="whet-wake", daemon=True).start()
+    threading.Thread(target=start, name="whet-start_gpu_in_background", daemon=True).start()
 
 
 def _start_driver() -> None:
@@ -81,7 +81,7 @@ def _small_workspaces() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8")
 
 
-def know_compiler() -> None:
+def precompute_triton_cache_key() -> None:
     """Triton finds what it has compiled by a hash over itself, half a gigabyte, which the first kernel waits for.
 
     Whoever comes second waits for the first: several threads that compute it at once take four times as long.

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from whet.utils.background import Beside
+from whet.utils.background import BackgroundTasks
 
 SYNCED_AT_ONCE = 32 << 20
 WORTH_A_THREAD = 1 << 20
@@ -22,7 +22,7 @@ def write_file(path: Path, pieces: Iterator[Any]) -> dict[str, Any]:
     A piece may lie in a buffer that the next one takes: it is asked for once this one is written and hashed.
     """
     digest, size, asked = hashlib.sha256(), 0, 0
-    with open(path, "xb") as file, Beside("whet-disk") as beside:
+    with open(path, "xb") as file, BackgroundTasks("whet-disk") as beside:
         syncs: list[Future[None]] = []
         for piece in pieces:
             if len(piece) < WORTH_A_THREAD:

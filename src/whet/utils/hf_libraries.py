@@ -71,7 +71,7 @@ class _NoPandas:
             raise ImportError("left out")
 
 
-def keep_what_is_loaded() -> None:
+def freeze_garbage_collector() -> None:
     """It is never looked at again; what is made from here on is. Nothing happens in somebody else's process."""
     if _is_command:
         gc.freeze()
@@ -89,7 +89,7 @@ def transformers_library() -> Any:
 
 
 @contextmanager
-def only_for_classifiers() -> Iterator[None]:
+def skip_unused_imports() -> Iterator[None]:
     """Parts of transformers that are imported in here do without libraries that no classifier needs."""
     if not _is_command:
         yield

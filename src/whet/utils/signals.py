@@ -47,7 +47,7 @@ _waiting: list[int] = []
 """A signal that will be sent again."""
 
 
-def hearing_again(otherwise: Hook) -> Hook:
+def resend_lost_signal(otherwise: Hook) -> Hook:
     """For `sys.unraisablehook`: Python drops what is raised where an object is taken away, as imports often do."""
 
     def hear(lost: Any) -> None:
@@ -60,7 +60,7 @@ def hearing_again(otherwise: Hook) -> Hook:
     return hear
 
 
-def put_off(number: int, frame: FrameType | None) -> bool:
+def defer_during_torch_import(number: int, frame: FrameType | None) -> bool:
     """Whether a handler must not raise here, because torch is being imported: its C++ ends the process by an abort
     where that happens. The signal comes again in a moment; another one meanwhile is a second one."""
     if not _imports_torch(frame):
@@ -120,7 +120,7 @@ class Interrupts:
             for number in SIGNALS:
                 self._before[number] = signal.signal(number, self._receive)
             self._hook = sys.unraisablehook
-            sys.unraisablehook = hearing_again(self._hook)
+            sys.unraisablehook = resend_lost_signal(self._hook)
         return self
 
     def __exit__(
@@ -179,7 +179,7 @@ class Interrupts:
         return self._deadline is not None and time.monotonic() >= self._deadline
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self._at_once and self._received is None and put_off(number, frame):
+        if self._at_once and self._received is None and defer_during_torch_import(number, frame):
             return
         if self._received is not None:
             if "LOCAL_RANK" in os.environ and time.monotonic() - self._when < ECHO_SECONDS:

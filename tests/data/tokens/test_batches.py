@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.data.tokens.batches import Order, pack, pad, permutation, share, unpack
+from whet.data.tokens.batches import BatchOrder, pack, pad, permutation, rank_slice, unpack
 from whet.data.tokens.table import Tokens, Truncation
 from whet.errors import UsageError
 
@@ -19,7 +19,7 @@ def make_tokens(rows, types=True, labels=None):
 
 def make_order(rows, batch_size, seed=0, kind="random", **settings):
     lengths = np.random.default_rng(rows).integers(1, 9, rows)
-    return Order(rows, batch_size, seed, kind, lengths, **settings)
+    return BatchOrder(rows, batch_size, seed, kind, lengths, **settings)
 
 
 def epoch_of(order, epoch):
@@ -57,14 +57,14 @@ def test_any_position_is_reached_at_once(order, epoch, data):
     batches = epoch_of(order, epoch)
     if batches:
         index = data.draw(st.integers(0, len(batches) - 1))
-        fresh = Order(order.rows, order.batch_size, order.seed, order.kind, order.lengths, order.drop_last)
+        fresh = BatchOrder(order.rows, order.batch_size, order.seed, order.kind, order.lengths, order.drop_last)
         assert (fresh.at(epoch * fresh.steps_per_epoch + index) == batches[index]).all()
 
 
 @given(orders, st.integers(1, 9))
 def test_processes_share_the_epoch_without_gap_or_overlap(order, world):
     for batch in epoch_of(order, 1):
-        parts = [share(batch, rank, world) for rank in range(world)]
+        parts = [rank_slice(batch, rank, world) for rank in range(world)]
         assert (np.concatenate(parts) == batch).all()
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -92,12 +92,12 @@ def test_buckets_put_like_lengths_together_and_stay_shuffled():
     lengths = np.random.default_rng(0).integers(5, 100, 4000)
 
     def padded(kind):
-        batches = epoch_of(Order(4000, 16, 3, kind, lengths), 0)
+        batches = epoch_of(BatchOrder(4000, 16, 3, kind, lengths), 0)
         return sum(lengths[batch].max() * len(batch) for batch in batches) / lengths.sum()
 
     assert padded("random") > 1.5
     assert padded("bucketed") < 1.1
-    means = [lengths[batch].mean() for batch in epoch_of(Order(4000, 16, 3, "bucketed", lengths), 0)]
+    means = [lengths[batch].mean() for batch in epoch_of(BatchOrder(4000, 16, 3, "bucketed", lengths), 0)]
     assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.2
 
 
@@ -120,7 +120,7 @@ def test_batches_cannot_be_written_to():
 )
 def test_an_impossible_order_is_refused(settings):
     with pytest.raises(UsageError):
-        Order(**{"rows": 4, "batch_size": 2, "seed": 0, "lengths": np.ones(4), **settings})
+        BatchOrder(**{"rows": 4, "batch_size": 2, "seed": 0, "lengths": np.ones(4), **settings})
 
 
 @given(some_rows, st.data())
@@ -178,4 +178,4 @@ def test_no_rows_make_an_empty_batch():
 
 def test_a_rank_outside_the_world_is_refused():
     with pytest.raises(ValueError, match="rank 2 of 2"):
-        share(np.arange(4), 2, 2)
+        rank_slice(np.arange(4), 2, 2)

@@ -13,11 +13,11 @@ from whet.data.tokens.table import Tokens, Truncation
 PLAIN = Alphabet(unknown=1, special=(0, 2, 3))
 
 
-def facts(rows: list[list[int]], texts: list[str], ledger: Truncation | None = None, alphabet: Alphabet = PLAIN):
+def facts(rows: list[list[int]], texts: list[str], truncation: Truncation | None = None, alphabet: Alphabet = PLAIN):
     ids = np.concatenate(rows).astype(np.int32)
     offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
     split = SplitRows(pa.table({"text": texts, "row": list(range(1, len(texts) + 1))}))
-    return token_facts(Tokens(ids, offsets, None, None, ledger or Truncation(), ""), split, alphabet)
+    return token_facts(Tokens(ids, offsets, None, None, truncation or Truncation(), ""), split, alphabet)
 
 
 def test_unknown_tokens_are_counted_without_the_frame() -> None:

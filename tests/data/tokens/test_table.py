@@ -176,7 +176,7 @@ def test_a_tokenizer_in_python_is_called():
     ]
     assert [made.row(i).tolist() for i in range(2)] == expected
     assert made.types is None
-    assert (made.ledger.first_tokens, made.ledger.second_tokens) == (5, 10)
+    assert (made.truncation.first_tokens, made.truncation.second_tokens) == (5, 10)
 
 
 def test_a_fast_way_that_is_wrong_is_not_taken(monkeypatch):
@@ -199,10 +199,10 @@ def test_truncation_takes_from_the_longer_side(first, second, room):
 
 def test_the_ledger_counts_rows_and_tokens_by_side():
     split = make_split(["one two three four five six", "one", "one"], ["one", "one two three four five six", "two"])
-    ledger = run(split, bert(), max_length=8).ledger
-    assert (ledger.rows, ledger.tokens) == (2, 4)
-    assert (ledger.first_rows, ledger.first_tokens) == (1, 2)
-    assert (ledger.second_rows, ledger.second_tokens) == (1, 2)
+    truncation = run(split, bert(), max_length=8).truncation
+    assert (truncation.rows, truncation.tokens) == (2, 4)
+    assert (truncation.first_rows, truncation.first_tokens) == (1, 2)
+    assert (truncation.second_rows, truncation.second_tokens) == (1, 2)
 
 
 def test_a_length_without_room_for_text_is_refused():
@@ -389,7 +389,7 @@ def test_texts_in_memory_get_the_tokens_that_a_split_gets() -> None:
     found = TextTokenizer(tokenizer, 32)(texts, pairs)
     assert found.ids.tolist() == expected.ids.tolist()
     assert found.offsets.tolist() == expected.offsets.tolist()
-    assert found.ledger == expected.ledger
+    assert found.truncation == expected.truncation
 
 
 @pytest.mark.parametrize("pairs", [False, True])

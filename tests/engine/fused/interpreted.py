@@ -21,10 +21,10 @@ from triton.runtime import interpreter
 
 from whet.config import TrainConfig
 from whet.data.tokens.table import Tokens
-from whet.distributed.group import Ranks
+from whet.distributed.group import DistributedContext
 from whet.engine.dispatch import most_tokens, used_ids
 from whet.engine.fused.architectures import shape_of
-from whet.engine.fused.cuda import layers as pieces_cuda
+from whet.engine.fused.cuda import layers
 from whet.engine.fused.cuda.graph_stepper import GraphStepper
 from whet.engine.fused.encoder import Encoder
 from whet.engine.fused.network import FusedNetwork
@@ -97,7 +97,7 @@ def attended(
     return torch.cat(found).to(query.dtype)
 
 
-pieces_cuda.aten = Attention
+layers.aten = Attention
 
 
 class Bounds:
@@ -154,13 +154,13 @@ builder.create_dot = widened_dot
 
 
 def captured_path(
-    model: Any, loss: Loss, config: TrainConfig, hardware: Hardware, tokens: Sequence[Tokens], ranks: Ranks
+    model: Any, loss: Loss, config: TrainConfig, hardware: Hardware, tokens: Sequence[Tokens], ranks: DistributedContext
 ) -> tuple[FusedNetwork, GraphStepper]:
     """What `choose_path` makes on CUDA, on the CPU."""
     network = FusedNetwork(model, hardware, used_ids(tokens, model.config.vocab_size), seed=config.seed)
     most = (config.batch_size, most_tokens(tokens[0], config.batch_size))
-    room = pieces_cuda.partial_elements(shape_of(model).hidden, *most)
-    network.pieces = pieces_cuda.CudaPieces(network.flat.small, room)
+    room = layers.partial_elements(shape_of(model).hidden, *most)
+    network.pieces = layers.CudaLayerOps(network.flat.small, room)
     network.encoder = Encoder(network.flat, shape_of(model), network.pieces)
     stepper = GraphStepper(network, loss, config, hardware)
     if ranks.world > 1:

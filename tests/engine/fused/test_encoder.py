@@ -10,14 +10,14 @@ import torch
 
 from tests.conftest import random_tokens, small_model
 from whet.config import TrainConfig
-from whet.data.tokens.batches import Order, pack
+from whet.data.tokens.batches import BatchOrder, pack
 from whet.engine import dispatch as paths
 from whet.engine.dispatch import choose_path
 from whet.engine.fused.cpu import adamw
 from whet.engine.fused.network import FusedNetwork
 from whet.engine.fused.stepper import FusedStepper
 from whet.engine.losses import Loss
-from whet.engine.network import Network, TokenFeed
+from whet.engine.network import Network, TokenBatches
 from whet.engine.optimizer import make_adamw
 from whet.engine.stepper import Stepper
 from whet.task import Task
@@ -81,7 +81,7 @@ def train(kind: str, steps: int = 12, **settings: Any) -> tuple[Any, list[float]
             micro_rows=config.batch_size,
         )
     stepper.micro_rows = config.batch_size // config.accumulate
-    feed = TokenFeed(tokens, Order(rows=20, batch_size=8, seed=0), network, loss)
+    feed = TokenBatches(tokens, BatchOrder(rows=20, batch_size=8, seed=0), network, loss)
     losses = []
     for step in range(steps):
         rows = feed.order.at(step)
@@ -101,13 +101,13 @@ def test_training_equals_the_general_path(settings: dict[str, Any]) -> None:
 
 
 def test_words_that_training_has_not_met_cost_nothing_and_stay_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    def trained(order: Order | None) -> tuple[dict[str, torch.Tensor], Any, int]:
+    def trained(order: BatchOrder | None) -> tuple[dict[str, torch.Tensor], Any, int]:
         tokens, loss = tokens_for("bert", rows=20), Loss(TASK)
         config = TrainConfig(learning_rate=1e-3, batch_size=2, clip=0.0)
         model = small_model("bert", width=64)
         network, stepper = choose_path(model, loss, config, FLOAT32, [tokens], order=order)
         assert isinstance(network, FusedNetwork)
-        feed, updated = TokenFeed(tokens, Order(rows=20, batch_size=2, seed=0), network, loss), 0
+        feed, updated = TokenBatches(tokens, BatchOrder(rows=20, batch_size=2, seed=0), network, loss), 0
 
         def counted(*lists: Any, **named: Any) -> None:
             nonlocal updated
@@ -123,14 +123,14 @@ def test_words_that_training_has_not_met_cost_nothing_and_stay_exact(monkeypatch
     update = torch._fused_adamw_
     monkeypatch.setattr(adamw, "CHUNK", 256)
     expected, _, all_elements = trained(None)
-    weights, network, updated = trained(Order(rows=20, batch_size=2, seed=0))
+    weights, network, updated = trained(BatchOrder(rows=20, batch_size=2, seed=0))
     assert network.words_seen < len(network.flat.used)
     assert updated < all_elements
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
 def test_ids_stand_in_the_order_in_which_training_meets_them() -> None:
-    tokens, order = tokens_for("bert", rows=20), Order(rows=20, batch_size=2, seed=0)
+    tokens, order = tokens_for("bert", rows=20), BatchOrder(rows=20, batch_size=2, seed=0)
     ids = paths.used_ids([tokens], 400, order)
     assert sorted(ids) == sorted(set(tokens.ids.tolist()))
     first = [int(token) for index in range(3) for token in pack(tokens, order.batch(0, index)).input_ids]
@@ -142,7 +142,7 @@ def test_training_with_dropout_repeats_itself_to_the_bit() -> None:
         tokens, loss = tokens_for("bert", rows=8), Loss(TASK)
         network = FusedNetwork(small_model("bert", width=64, dropout=0.1), FLOAT32, None, decay=False, seed=3)
         stepper = FusedStepper(network, lambda b: loss.total(network.logits(b), b.labels), TrainConfig(), FLOAT32)
-        feed = TokenFeed(tokens, Order(rows=8, batch_size=8, seed=0), network, loss)
+        feed = TokenBatches(tokens, BatchOrder(rows=8, batch_size=8, seed=0), network, loss)
         for step in range(3):
             stepper(step, feed, np.arange(8), np.arange(8), 1e-3)
         return {name: tensor.clone() for name, tensor in stepper.tensors()["model"].items()}
@@ -153,9 +153,9 @@ def test_training_with_dropout_repeats_itself_to_the_bit() -> None:
 
 @pytest.mark.parametrize("rate", [0.1, 0.25, 0.001, 0.9])
 def test_dropout_drops_the_asked_share(rate: float) -> None:
-    from whet.engine.fused.cpu.layers import CpuPieces
+    from whet.engine.fused.cpu.layers import CpuLayerOps
 
-    pieces = CpuPieces(0)
+    pieces = CpuLayerOps(0)
     pieces.start(True)
     mask = pieces._mask(torch.Size((2000, 2000)), rate, torch.float32)
     assert mask is not None
@@ -165,9 +165,9 @@ def test_dropout_drops_the_asked_share(rate: float) -> None:
 
 
 def test_every_dropout_of_every_step_drops_others() -> None:
-    from whet.engine.fused.cpu.layers import CpuPieces
+    from whet.engine.fused.cpu.layers import CpuLayerOps
 
-    pieces, drawn = CpuPieces(0), []
+    pieces, drawn = CpuLayerOps(0), []
     for pieces.step, pieces.micro in ((0, 0), (0, 1), (1, 0), (0, 0)):
         pieces.start(True)
         drawn += [pieces._mask(torch.Size((500,)), 0.5, torch.bfloat16) for _ in range(2)]

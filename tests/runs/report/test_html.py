@@ -228,7 +228,7 @@ def test_labels_that_no_row_of_a_split_has_are_named() -> None:
 @pytest.mark.parametrize("task", ["binary", "multiclass", "multilabel", "regression"])
 def test_simpler_answers_stand_beside_the_model_on_both_pages(tmp_path: Path, task: str) -> None:
     folder = build_run(tmp_path / "run", task=task, baselines=True)
-    tables = read_report(folder).beside
+    tables = read_report(folder).baselines
     assert [len(table.lines) for table in tables] == [4, 4]
     assert [line.name for line in tables[0].lines if line.is_model] == ["fine-tuned"]
     page, card = Parsed(write_report(folder).read_text()).text, write_markdown(folder).read_text()
@@ -243,7 +243,7 @@ def test_simpler_answers_stand_beside_the_model_on_both_pages(tmp_path: Path, ta
 
 def test_a_run_without_baselines_has_no_such_part(tmp_path: Path) -> None:
     folder = build_run(tmp_path / "run")
-    assert read_report(folder).beside == []
+    assert read_report(folder).baselines == []
     assert "simpler answers" not in write_report(folder).read_text()
 
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from tests.synthetic_curves import TRUTHS, Sample, draw, sample
 from whet.errors import UsageError
 from whet.records import End, Evaluation, Record, Start, Step
-from whet.runs.verdict.features import Observed, Signs, rank_correlation
+from whet.runs.verdict.features import CurveData, CurveFeatures, rank_correlation
 from whet.runs.verdict.foreign_logs import Constants, read_observed
 from whet.runs.verdict.judge import SICK, VERDICTS, Verdict, entropy, judge, verdict_of
 from whet.runs.verdict.rules import first_call, not_enough
 
 
-def seen(curve: Sample) -> Observed:
-    return Observed(
+def seen(curve: Sample) -> CurveData:
+    return CurveData(
         steps=curve.steps,
         evaluation=curve.eval_loss,
         training=curve.train_loss,
@@ -30,11 +30,11 @@ def seen(curve: Sample) -> Observed:
 
 
 def called(curve: Sample) -> str:
-    return first_call(Signs(seen(curve))).verdict
+    return first_call(CurveFeatures(seen(curve))).verdict
 
 
-def plain(evaluation: list[float], training: list[float], score: list[float], **more: object) -> Observed:
-    return Observed(
+def plain(evaluation: list[float], training: list[float], score: list[float], **more: object) -> CurveData:
+    return CurveData(
         steps=np.arange(1, len(evaluation) + 1) * 10,
         evaluation=np.array(evaluation),
         training=np.array(training),
@@ -253,7 +253,7 @@ def test_too_few_records_are_not_enough() -> None:
 
 def test_every_verdict_that_can_be_called_is_listed() -> None:
     assert set(TRUTHS) | {"not-enough", "text-unknown", "beyond-this-model"} == set(VERDICTS)
-    assert not_enough(Signs(OVERFITTED)) is None
+    assert not_enough(CurveFeatures(OVERFITTED)) is None
     assert isinstance(judge(OVERFITTED), Verdict)
 
 
@@ -297,7 +297,7 @@ def judged(
     values = (np.array(each, float) * math.log(2) for each in (evaluation, training))
     losses = dict(zip(("evaluation", "training"), values, strict=True))
     settings = {"chance": math.log(2), "majority": 0.5, "rows": 1000, "metric": "accuracy", **more}
-    return judge(Observed(steps=steps, score=np.array(score, float), **losses, **settings))
+    return judge(CurveData(steps=steps, score=np.array(score, float), **losses, **settings))
 
 
 def test_a_short_turn_upwards_is_overfitting() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whet.data.audit.columns import SplitColumns, load_columns
-from whet.data.audit.duplicates import SameTexts, find_same_texts
+from whet.data.audit.duplicates import DuplicateIndex, find_duplicates
 from whet.data.examples import Examples
 from whet.errors import DataError, UsageError, nearest, some_of
 from whet.task import Task
@@ -108,7 +108,7 @@ class Audit:
 def audit(examples: Examples) -> Audit:
     """Look at every row of every split once. Neither a model nor a tokenizer is needed."""
     splits = {name: load_columns(name, split, examples.task) for name, split in examples.rows.items()}
-    same = find_same_texts(splits)
+    same = find_duplicates(splits)
     checks: list[Callable[[], Iterable[Finding]]] = [
         lambda: _leaks(same, examples.origin["splits"]),
         lambda: _conflicts(same, examples.task),
@@ -132,7 +132,7 @@ def audit(examples: Examples) -> Audit:
     )
 
 
-def _overlap(same: SameTexts) -> dict[str, float]:
+def _overlap(same: DuplicateIndex) -> dict[str, float]:
     names = [split.name for split in same.splits]
     if "train" not in names:
         return {}
@@ -144,7 +144,7 @@ def _overlap(same: SameTexts) -> dict[str, float]:
     }
 
 
-def _leaks(same: SameTexts, came: Mapping[str, str]) -> Iterable[Finding]:
+def _leaks(same: DuplicateIndex, came: Mapping[str, str]) -> Iterable[Finding]:
     for first, one in enumerate(same.splits):
         for second, other in enumerate(same.splits):
             shared = same.rows_also_in(first, second) if first < second else ()
@@ -165,7 +165,7 @@ def _leaks(same: SameTexts, came: Mapping[str, str]) -> Iterable[Finding]:
             )
 
 
-def _conflicts(same: SameTexts, task: Task) -> Iterable[Finding]:
+def _conflicts(same: DuplicateIndex, task: Task) -> Iterable[Finding]:
     """The same text under different labels, in one split or across them."""
     known = [split.labels[split.has_label] for split in same.splits if split.has_label.any()]
     if not known:
@@ -190,7 +190,7 @@ def _rows(indices: Any, split: str) -> str:
     return f"1 {split} row" if len(indices) == 1 else f"{len(indices):,} {split} rows"
 
 
-def _duplicates(same: SameTexts) -> Iterable[Finding]:
+def _duplicates(same: DuplicateIndex) -> Iterable[Finding]:
     for place, split in enumerate(same.splits):
         again = same.repetitions(place)
         if len(again):

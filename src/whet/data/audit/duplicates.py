@@ -9,7 +9,7 @@ from whet.data.audit.columns import SplitColumns
 
 
 @dataclass(frozen=True)
-class SameTexts:
+class DuplicateIndex:
     """Rows of all splits, ordered so that the same texts stand together, in the order of splits and rows.
 
     Everything here is one small number a row: at ten million rows the audit still fits into a laptop.
@@ -89,7 +89,7 @@ class SameTexts:
         raise IndexError(row)
 
 
-def find_same_texts(splits: dict[str, SplitColumns]) -> SameTexts:
+def find_duplicates(splits: dict[str, SplitColumns]) -> DuplicateIndex:
     """One stable sort over the keys of all splits, which then keep only the keys of their first rows."""
     import numpy as np
 
@@ -107,4 +107,4 @@ def find_same_texts(splits: dict[str, SplitColumns]) -> SameTexts:
     starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else order
     owners = np.repeat(np.arange(len(sizes), dtype=np.uint8), sizes)[order]
     present = np.bitwise_or.reduceat(np.uint8(1) << owners, starts) if len(keys) else owners
-    return SameTexts(tuple(splits.values()), order, starts.astype(places), owners, present)
+    return DuplicateIndex(tuple(splits.values()), order, starts.astype(places), owners, present)

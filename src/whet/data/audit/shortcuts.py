@@ -12,7 +12,7 @@ from whet.task import Task
 FEWEST_ROWS = 20
 
 
-def telling_columns(split: RawSplit, columns: Columns, reader: LabelReader) -> list[str]:
+def shortcut_columns(split: RawSplit, columns: Columns, reader: LabelReader) -> list[str]:
     """Columns the model does not read whose value settles the label, in the first rows."""
     used = {*columns.texts, *label_columns(split, reader.column)}
     others = [name for name in split.columns if name not in used and _countable(split, name)]

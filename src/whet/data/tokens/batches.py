@@ -1,7 +1,7 @@
 """Batches: which rows a step holds, and how their tokens are laid out.
 
 The order of rows is a pure function of (seed, epoch, position): any position is reached at once, so a resumed
-run needs no state but its step, and every process computes the same global batch and takes its `share` of it.
+run needs no state but its step, and every process computes the same global batch and takes its `rank_slice` of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ORDER, _BATCH_ORDER = 0, 1
 
 
 @dataclass(frozen=True)
-class Order:
+class BatchOrder:
     """The rows of every step, global over processes; every row exactly once an epoch."""
 
     rows: int
@@ -106,7 +106,7 @@ def permutation(count: int, seed: int, *stream: int) -> Rows:
     return np.argsort(raw, kind="stable").astype(np.int64, copy=False)
 
 
-def share(rows: Rows, rank: int, world: int) -> Rows:
+def rank_slice(rows: Rows, rank: int, world: int) -> Rows:
     """This process's part of a global batch: contiguous, and at most one row more than another's."""
     if not 0 <= rank < world:
         raise ValueError(f"rank {rank} of {world} processes")

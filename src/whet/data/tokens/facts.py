@@ -88,7 +88,7 @@ def token_facts(tokens: Tokens, split: SplitRows, alphabet: Alphabet, *, sampled
         read, unknown = read + int(texts.sum()), unknown + int(strange.sum())
         unknown_rows += int(((strange == texts) & (strange > 0)).sum())
     same, places = _same(tokens, split)
-    cut = tokens.ledger
+    cut = tokens.truncation
     return TokenFacts(
         rows=len(tokens),
         tokens=read,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whet.data.cache import Say, fingerprint, obtain
+from whet.data.cache import Echo, fingerprint, get_or_build
 from whet.data.tokens.array_files import ArrayWriter, forget_pages, open_array
 from whet.data.tokens.encoders import Encoded, choose_encoder, has_types, token_for_nothing
 
@@ -66,7 +66,7 @@ class Tokens:
     types: NDArray[np.uint8] | None
     labels: NDArray[Any] | None
     """int64 [n], or float32 [n, k] (multilabel) or [n] (regression); None where any row is unlabelled."""
-    ledger: Truncation
+    truncation: Truncation
     fingerprint: str
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class Tokens:
             offsets=offsets,
             types=None if self.types is None else self.types[places],
             labels=None if self.labels is None else self.labels[rows],
-            ledger=Truncation(),
+            truncation=Truncation(),
             fingerprint=fingerprint(self.fingerprint, np.ascontiguousarray(rows).data),
         )
 
@@ -103,13 +103,13 @@ def tokenize(
     task: Task,
     cache: Path | None,
     on_progress: Progress | None = None,
-    say: Say = lambda line: None,
+    echo: Echo = lambda line: None,
 ) -> Tokens:
     """Tokens of a split with columns `text`, `pair` (if there is one) and `label` (if there is one).
 
     `cache` is the cache's root; without one nothing is kept. `on_progress` is called with the number of rows
-    done after every chunk, and with 0 before that and while another process makes the same; it may raise. `say` is told
-    of a damaged entry of the cache, which is made from the texts again.
+    done after every chunk, and with 0 before that and while another process makes the same; it may raise. `echo`
+    gets a line about a damaged cache entry, which is built again from the texts.
     """
     tick = on_progress or (lambda rows: None)
     labels = _labels(split, task)
@@ -125,7 +125,7 @@ def tokenize(
             build(Path(name))
             return _read(Path(name), labels, marked)
     note = f"{len(split):,} rows, at most {max_length} tokens"
-    folder = obtain("tokens", key, build, root=cache, note=note, on_wait=lambda: tick(0), say=say)
+    folder = get_or_build("tokens", key, build, root=cache, note=note, on_wait=lambda: tick(0), echo=echo)
     tick(len(split))
     return _read(folder, labels, marked)
 
@@ -216,7 +216,7 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
 
 def _write(folder: Path, split: SplitRows, tokenizer: Any, max_length: int, tick: Progress) -> None:
     encoder = None
-    ledger, rows = Truncation(), 0
+    truncation, rows = Truncation(), 0
     with (
         ArrayWriter(folder / "ids.npy", np.int32) as ids,
         ArrayWriter(folder / "types.npy", np.uint8) as types,
@@ -231,9 +231,9 @@ def _write(folder: Path, split: SplitRows, tokenizer: Any, max_length: int, tick
             ids.append(chunk.ids)
             if chunk.types is not None:
                 types.append(chunk.types)
-            ledger, rows = ledger.plus(chunk), rows + len(first)
+            truncation, rows = truncation.plus(chunk), rows + len(first)
             tick(rows)
-    about = {"types": has_types(tokenizer), "ledger": dataclasses.asdict(ledger)}
+    about = {"types": has_types(tokenizer), "ledger": dataclasses.asdict(truncation)}
     (folder / "tokens.json").write_text(json.dumps(about), encoding="utf-8")
 
 
@@ -244,7 +244,7 @@ def _read(folder: Path, labels: NDArray[Any] | None, marked: str) -> Tokens:
         offsets=open_array(folder / "offsets.npy"),
         types=open_array(folder / "types.npy") if about["types"] else None,
         labels=labels,
-        ledger=Truncation(**about["ledger"]),
+        truncation=Truncation(**about["ledger"]),
         fingerprint=marked,
     )
 

@@ -1,6 +1,6 @@
 """Forward and backward of a BERT-like encoder on packed tokens, written out by hand, for any device.
 
-`Pieces` are the parts of a layer that are not matrix products; a device brings its own. Gradients of weights are
+`LayerOps` are the parts of a layer that are not matrix products; a device brings its own. Gradients of weights are
 written straight into the flat buffers (added, from the second micro-batch on), so autograd sees one function with
 one output: the hidden state of each row's first token.
 """
@@ -34,7 +34,7 @@ class Inputs:
     """What the device's attention needs besides."""
 
 
-class Pieces(Protocol):
+class LayerOps(Protocol):
     """What a device computes in its own way. `key` numbers the dropouts of a step."""
 
     def start(self, training: bool) -> None: ...
@@ -92,12 +92,12 @@ class Pieces(Protocol):
 class Encoder:
     """The encoder of a flat model."""
 
-    def __init__(self, flat: FlatModel, shape: Shape, pieces: Pieces) -> None:
+    def __init__(self, flat: FlatModel, shape: Shape, pieces: LayerOps) -> None:
         self.flat, self.shape, self.pieces = flat, shape, pieces
         self.before_layer: list[torch.cuda.Event] = []
         """What to wait for before the embeddings and each layer, for their weights are still being updated; and last,
         before gradients of the embeddings are written."""
-        self.after_layer: Callable[[int], None] = _forget
+        self.after_layer: Callable[[int], None] = ignore
         """Told in the backward pass when all gradients of a layer's matrices have been asked for."""
 
     def first_hidden(self, inputs: Inputs, *, training: bool, add: bool = False) -> Tensor:
@@ -112,7 +112,7 @@ class Encoder:
         """The hidden states of the first tokens; what the backward pass needs goes onto the stack, if there is one."""
         self._wait(0)
         self.pieces.start(training=stack is not None)
-        keep = stack.append if stack is not None else _forget
+        keep = stack.append if stack is not None else ignore
         hidden, saved = self.pieces.embed(self.flat, inputs, self.shape, 0)
         keep(saved)
         for index, layer in enumerate(self.flat.layers[:-1]):
@@ -215,7 +215,7 @@ class Encoder:
         return torch.mm(d_projected, w["out"]), d_residual
 
 
-def _forget(saved: Any) -> None:
+def ignore(saved: Any) -> None:
     """Nothing comes back for it."""
 
 

@@ -13,8 +13,8 @@ from whet.data.tokens.batches import pack
 from whet.data.tokens.table import Tokens
 from whet.engine.fused.architectures import shape_of
 from whet.engine.fused.cpu.encoder import CpuEncoder
-from whet.engine.fused.cpu.inference_layers import FrozenCpuPieces
-from whet.engine.fused.cpu.layers import CpuPieces
+from whet.engine.fused.cpu.inference_layers import CpuInferenceLayerOps
+from whet.engine.fused.cpu.layers import CpuLayerOps
 from whet.engine.fused.encoder import Encoder, Inputs
 from whet.engine.fused.parameters import FlatModel
 from whet.engine.network import Batch, Network, Rows
@@ -41,20 +41,20 @@ class FusedNetwork(Network):
         kind = torch.bfloat16 if hardware.bf16 else torch.float32
         self.flat = FlatModel(model, hardware.device, kind, used, decay, training)
         self.shift = self._packed.shift if self._packed else 0
-        self.pieces: Any = CpuPieces(seed)
-        if hardware.device.type == "cpu" and hardware.bf16 and not training and FrozenCpuPieces.available():
-            self.pieces = FrozenCpuPieces()
+        self.pieces: Any = CpuLayerOps(seed)
+        if hardware.device.type == "cpu" and hardware.bf16 and not training and CpuInferenceLayerOps.available():
+            self.pieces = CpuInferenceLayerOps()
         if hardware.device.type == "cuda":
-            from whet.engine.fused.cuda.layers import CudaPieces, partial_elements
+            from whet.engine.fused.cuda.layers import CudaLayerOps, partial_elements
 
             room = partial_elements(shape_of(model).hidden, *most) if training else 0
-            self.pieces = CudaPieces(self.flat.small, room)
+            self.pieces = CudaLayerOps(self.flat.small, room)
         self.encoder = self._make_encoder(training)
         self.add = False
         self.why = ""
         self.words_seen = 0
         """Rows of the word embedding up to here may have had a gradient; those behind never did. Kept on the CPU."""
-        self.settle: Callable[[], None] = lambda: None
+        self.finish_pending_update: Callable[[], None] = lambda: None
         """Finishes an update that is still to be done, before the weights are read."""
 
     def _make_encoder(self, training: bool) -> Encoder:
@@ -71,11 +71,11 @@ class FusedNetwork(Network):
 
     def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
         super().load_weights(tensors)
-        self.flat.read_in()
+        self.flat.load_from_module()
 
-    def hand_back(self) -> None:
-        self.settle()
-        self.flat.hand_back()
+    def sync_to_module(self) -> None:
+        self.finish_pending_update()
+        self.flat.sync_to_module()
 
     @property
     def path(self) -> str:
@@ -90,7 +90,7 @@ class FusedNetwork(Network):
 
     def _hidden(self, batch: Batch) -> Tensor:
         training = self.model.training and torch.is_grad_enabled()
-        self.settle()
+        self.finish_pending_update()
         if training and self.device.type == "cpu":
             self.words_seen = max(self.words_seen, int(batch.inputs["input_ids"].max()) + 1)
         return self.encoder.first_hidden(self._inputs(batch), training=training, add=self.add)

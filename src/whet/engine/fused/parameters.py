@@ -106,7 +106,7 @@ class FlatModel:
         self.matrices = Group(device, compute_type, compute_type)
         self.small = Group(device, torch.float32, torch.float32)
         self._lay_out()
-        self._adopt()
+        self._make_parameters_views()
         self.layers = [self._layer(index) for index in range(len(self._layer_names()))]
 
     def groups(self) -> Iterator[Group]:
@@ -144,18 +144,18 @@ class FlatModel:
         with torch.no_grad():
             self.named[self.word].data[rows] = self.matrices.current(self.word).to(self.named[self.word].device)
 
-    def hand_back(self) -> None:
+    def sync_to_module(self) -> None:
         """The model as its owner knows it: every weight current and on the device."""
         self.write_back()
         self.named[self.word].data = self.named[self.word].data.to(self.device)
 
     def release(self) -> None:
         """Every parameter gets memory of its own again; what was trained stays."""
-        self.hand_back()
+        self.sync_to_module()
         for parameter in self.named.values():
             parameter.data, parameter.grad = parameter.data.clone(), None
 
-    def read_in(self) -> None:
+    def load_from_module(self) -> None:
         """The inverse: after weights were loaded into the module."""
         if len(self.used) < self.named[self.word].shape[0]:
             rows = torch.from_numpy(self.used).to(self.named[self.word].device)
@@ -203,7 +203,7 @@ class FlatModel:
         matrices.allocate(self.training)
         small.allocate(self.training)
 
-    def _adopt(self) -> None:
+    def _make_parameters_views(self) -> None:
         """Copy the weights in, and make the module's parameters views of the masters."""
         with torch.no_grad():
             for name, parameter in self.named.items():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from whet.config import TrainConfig
 from whet.engine.fused.cpu.adamw import AdamW, norm_of_gradients, update_on_cpu
-from whet.engine.fused.cpu.layers import CpuPieces
+from whet.engine.fused.cpu.layers import CpuLayerOps
 from whet.engine.fused.network import FusedNetwork, for_other_rows
 from whet.engine.network import Batch
 from whet.engine.state_tensors import model_tensors
@@ -37,17 +37,17 @@ class FusedStepper(Stepper):
             micro_rows=config.batch_size,
         )
 
-    def backward(self, batch: Batch, weight: float, *, step: int = 0, micro: int = 0) -> Tensor:
+    def backward(self, batch: Batch, divisor: float, *, step: int = 0, micro: int = 0) -> Tensor:
         self.network.add = micro > 0
         # Beyond any number of micro-batches, so that every process drops its own.
         self.network.pieces.step, self.network.pieces.micro = step, micro + (self.rank << 32)
-        loss = self.loss_of(batch) / weight
+        loss = self.loss_of(batch) / divisor
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def reseed(self, seed: int) -> None:
         super().reseed(seed)
-        if isinstance(self.network.pieces, CpuPieces):  # on a GPU the seed comes with each batch
+        if isinstance(self.network.pieces, CpuLayerOps):  # on a GPU the seed comes with each batch
             self.network.pieces.seed = seed
 
     def sum_gradients(self, summed: Callable[[Sequence[Tensor]], None], *, computed: bool) -> None:
@@ -117,7 +117,7 @@ class FusedStepper(Stepper):
     def _update(self, step: int, loss: Tensor, rate: float) -> None:
         idle = self._idle()
         norm = norm_of_gradients(self.network.flat, idle)
-        good = self.note(step, loss, norm)
+        good = self.add_step(step, loss, norm)
         if bool(good):
             scale = min(1.0, self.clip / (float(norm) + 1e-6)) if self.clip > 0 else 1.0
             update_on_cpu(self.network.flat, self.rule, step + 1, rate, scale, idle)

@@ -211,7 +211,7 @@ class App:
         predictor = self.predictor
 
         def put_into_words() -> bytes:
-            return _json({"predictions": [each.to_dict() for each in predictor.explain(logits, raw=asked.raw)]})
+            return _json({"predictions": [each.to_dict() for each in predictor.decode(logits, raw=asked.raw)]})
 
         return await asyncio.to_thread(put_into_words) if len(logits) > FEW_ROWS else put_into_words()
 

@@ -17,8 +17,8 @@ from whet.runs.folder import RECORDS, RunFolder
 from whet.runs.progress import progress
 from whet.runs.report.charts import charts_of, marks_of, rounded
 from whet.runs.report.content import STATES, plain
-from whet.utils.foreign_files import MOST_LINE
 from whet.utils.text import neutral_lines
+from whet.utils.untrusted_files import MOST_LINE
 
 POINTS = 4000
 """Points a line that are sent at first; a closer look at a part of it asks again."""

@@ -18,7 +18,7 @@ from whet.runs.curves import Curves, curves
 from whet.runs.folder import RunFolder
 from whet.runs.label_words import facts_of
 from whet.runs.progress import duration
-from whet.runs.report.beside import Beside, beside_of
+from whet.runs.report.baselines import BaselineTable, baseline_tables
 from whet.runs.report.charts import Chart, charts_of, reliability_chart, scatter_chart
 from whet.runs.report.mistakes import (
     MOST_COUNTED,
@@ -119,7 +119,7 @@ class Report:
     began: str
     summary: str
     scores: Scores
-    beside: list[Beside]
+    baselines: list[BaselineTable]
     charts: list[Chart]
     verdict: Verdict | None
     saved: str
@@ -189,7 +189,7 @@ class _Reader:
             began=self.curves.start.time if self.curves.start else "",
             summary=self.part("summary", lambda: self._summary(scores), ""),
             scores=scores,
-            beside=self.part("baselines", lambda: beside_of(self.records), []),
+            baselines=self.part("baselines", lambda: baseline_tables(self.records), []),
             charts=self.part("charts", lambda: charts_of(self.curves), []),
             verdict=self.part("verdict", lambda: verdict_of(self.records), None) if self.records else None,
             saved=self.part("early stopping", self._saved, ""),

@@ -24,8 +24,8 @@ from whet.runs.folder import RunFolder
 from whet.runs.report.charts import Chart
 from whet.runs.report.content import Report, read_report
 from whet.runs.report.svg import render
-from whet.utils.foreign_files import replace_file
 from whet.utils.text import markdown_escaped, neutral_lines, neutral_values
+from whet.utils.untrusted_files import replace_file
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -174,9 +174,9 @@ def _unwritable(path: Path, error: OSError) -> EnvironmentFault:
     )
 
 
-def write_report_quietly(folder: RunFolder, say: Callable[[str], None]) -> None:
+def write_report_quietly(folder: RunFolder, echo: Callable[[str], None]) -> None:
     """The report is for people to look at; a run is never lost for it."""
     try:
         write_report(folder)
     except Exception as error:
-        say(f"The report could not be written: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+        echo(f"The report could not be written: {str(error).splitlines()[0] if str(error) else type(error).__name__}")

@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Observed:
+class CurveData:
     """The series that are judged, one value an evaluation, and what must be known to read them."""
 
     steps: NDArray[np.int64]
@@ -56,7 +56,7 @@ class Observed:
     learning_rate: float | None = None
     epochs: float | None = None
     batch_size: int | None = None
-    beside: Baselines | None = None
+    baselines: Baselines | None = None
     """The model among simpler answers to the same rows, where they were made."""
     broke: int | None = None
     """The step at which training met a loss that is not finite."""
@@ -64,55 +64,57 @@ class Observed:
     """What had to be guessed to judge at all."""
 
 
-class Signs:
+class CurveFeatures:
     """Numbers of one curve, each computed when a rule first asks for it."""
 
-    def __init__(self, seen: Observed) -> None:
+    def __init__(self, seen: CurveData) -> None:
         self.seen = seen
         self.count = len(seen.steps)
-        self.e = seen.evaluation / seen.chance
+        self.eval_loss = seen.evaluation / seen.chance
         # Where nothing is known of the training rows the evaluation loss stands in; rules that compare ask.
         self.has_training = seen.training is not None
-        self.t = self.e if seen.training is None else seen.training / (seen.chance_training or seen.chance)
+        self.train_loss = (
+            self.eval_loss if seen.training is None else seen.training / (seen.chance_training or seen.chance)
+        )
 
     @cached_property
     def finite(self) -> bool:
-        whole = np.all(np.isfinite(self.e)) and np.all(np.isfinite(self.t))
+        whole = np.all(np.isfinite(self.eval_loss)) and np.all(np.isfinite(self.train_loss))
         return bool(whole) and self.seen.broke is None
 
     @cached_property
     def best(self) -> int:
         """Where the evaluation loss was smallest."""
-        return int(np.argmin(self.e))
+        return int(np.argmin(self.eval_loss))
 
     @cached_property
-    def lowest_e(self) -> float:
+    def lowest_eval_loss(self) -> float:
         """The smallest evaluation loss, less what the luckiest of many noisy evaluations owes to luck."""
         luck = self.noise * math.sqrt(2 * math.log(max(self.count, 2))) / 2
-        return float(self.e[self.best]) + luck
+        return float(self.eval_loss[self.best]) + luck
 
     @cached_property
-    def calm_t(self) -> Floats:
+    def calm_train_loss(self) -> Floats:
         """The training loss without single jumps."""
-        return medians_of_three(self.t)
+        return medians_of_three(self.train_loss)
 
     @cached_property
-    def tail_t(self) -> float:
-        return float(np.median(self.t[self._tail]))
+    def tail_train_loss(self) -> float:
+        return float(np.median(self.train_loss[self._tail]))
 
     @cached_property
-    def tail_e(self) -> float:
-        return float(np.median(self.e[self._tail]))
+    def tail_eval_loss(self) -> float:
+        return float(np.median(self.eval_loss[self._tail]))
 
     @cached_property
     def volatility(self) -> float:
         """How far an evaluation lies from its neighbours; about the standard deviation of the noise."""
-        return jitter(self.e)
+        return jitter(self.eval_loss)
 
     @cached_property
     def turns(self) -> int:
         """How often the evaluation loss changes between falling and rising."""
-        signs = np.sign(np.diff(self.e))
+        signs = np.sign(np.diff(self.eval_loss))
         return int(np.sum(signs[1:] != signs[:-1]))
 
     @cached_property
@@ -133,12 +135,12 @@ class Signs:
     @cached_property
     def leap(self) -> float:
         """The largest rise of the evaluation loss from one evaluation to the next."""
-        return float(np.max(np.diff(self.e), initial=0))
+        return float(np.max(np.diff(self.eval_loss), initial=0))
 
     @cached_property
     def order(self) -> float:
         """-1 for always falling, 1 for always rising. A running training loss is too restless to have a say."""
-        return rank_correlation((self.e + self.t) / 2 if self.seen.probe else self.e)
+        return rank_correlation((self.eval_loss + self.train_loss) / 2 if self.seen.probe else self.eval_loss)
 
     @cached_property
     def error(self) -> float:
@@ -185,7 +187,7 @@ class Signs:
         """Whether the score was above that of the commonest answer by more than luck."""
         if self.seen.beaten:
             return True
-        return self.lead > 2 if self.lead is not None else self.lowest_e < 0.93
+        return self.lead > 2 if self.lead is not None else self.lowest_eval_loss < 0.93
 
     @cached_property
     def score_gain(self) -> float:
@@ -198,7 +200,7 @@ class Signs:
     @cached_property
     def slope(self) -> float:
         """What the evaluation loss fell by, from the middle third to the last."""
-        _, middle, last = thirds(self.e)
+        _, middle, last = thirds(self.eval_loss)
         return middle - last
 
     @property
@@ -243,62 +245,62 @@ ENOUGH_REACH = 1e-3
 """A rate of 5e-5 has moved the weights so far after 20 steps. Less than that says nothing about what can be learnt."""
 
 
-def collapsed(s: Signs) -> bool:
+def collapsed(s: CurveFeatures) -> bool:
     """Better than chance once, and at the end no better in score and worse in loss."""
-    if s.seen.score is None or s.seen.majority is None or (s.seen.probe and s.t[-1] < 0.7):
+    if s.seen.score is None or s.seen.majority is None or (s.seen.probe and s.train_loss[-1] < 0.7):
         return False
     back = s.seen.score[-1] <= s.seen.majority + 2 * s.error
-    return bool(s.beats_majority and s.e[s.best] < 0.9 and s.e[-1] > 1.1 and back)
+    return bool(s.beats_majority and s.eval_loss[s.best] < 0.9 and s.eval_loss[-1] > 1.1 and back)
 
 
-def learnt_nothing(s: Signs) -> bool:
+def learnt_nothing(s: CurveFeatures) -> bool:
     """The gate of the three verdicts on the rate: no score, and no training loss below chance."""
-    return not s.beats_majority and s.tail_t > 0.9 and not _just_began(s)
+    return not s.beats_majority and s.tail_train_loss > 0.9 and not _just_began(s)
 
 
-def _just_began(s: Signs) -> bool:
+def _just_began(s: CurveFeatures) -> bool:
     """The newest score is no luck, though it has not held for long enough to be a lead."""
     if s.seen.score is None or s.seen.majority is None:
         return False
     return bool(s.seen.score[-1] > s.seen.majority + 2 * s.error)
 
 
-def reach(s: Signs) -> float:
+def reach(s: CurveFeatures) -> float:
     """The rate times the steps: about as far as AdamW can have moved a weight. Infinite where no rate is known."""
     return (s.seen.learning_rate or np.inf) * float(s.seen.steps[-1])
 
 
-def crawls(s: Signs) -> bool:
+def crawls(s: CurveFeatures) -> bool:
     """Falls, and is nowhere near its end: evaluation with training, in the last third as before.
 
     Training alone falling is rows learnt by heart; a fall that ended early is the label shares being learnt.
     """
-    first, middle, last = thirds(s.e)
+    first, middle, last = thirds(s.eval_loss)
     fell, lately = first - last, middle - last
     allowance = 1.5 * s.wobble
     ordered = -0.6 if s.count >= 8 else -0.75
     return s.order < ordered and fell > allowance and lately > 0.2 * fell - allowance
 
 
-def rises_while_training_falls(s: Signs) -> bool:
+def rises_while_training_falls(s: CurveFeatures) -> bool:
     """The evaluation loss has a bottom with two evaluations after it, and training went on from there."""
-    end = float(np.mean(s.e[-2:]))
-    rise = end - s.lowest_e
-    fell = not s.has_training or float(np.mean(s.t[-2:])) < 0.9 * float(s.calm_t[s.best])
+    end = float(np.mean(s.eval_loss[-2:]))
+    rise = end - s.lowest_eval_loss
+    fell = not s.has_training or float(np.mean(s.train_loss[-2:])) < 0.9 * float(s.calm_train_loss[s.best])
     return (
         s.count - 1 - s.best >= 2
-        and end > 1.1 * s.lowest_e
+        and end > 1.1 * s.lowest_eval_loss
         and rise > max(0.03, 1.5 * s.noise)
         and fell
-        and rank_correlation(s.e[s.best :]) > 0.5
+        and rank_correlation(s.eval_loss[s.best :]) > 0.5
     )
 
 
-def rise(s: Signs) -> dict[str, float]:
-    return {"rise": float(s.e[-1] - s.e[s.best]) * s.seen.chance}
+def rise(s: CurveFeatures) -> dict[str, float]:
+    return {"rise": float(s.eval_loss[-1] - s.eval_loss[s.best]) * s.seen.chance}
 
 
-def score_lost(s: Signs) -> float:
+def score_lost(s: CurveFeatures) -> float:
     """From the best stretch of the score to its end."""
     if s.seen.score is None:
         return 0.0
@@ -306,17 +308,17 @@ def score_lost(s: Signs) -> float:
     return float(np.max(held) - held[-1])
 
 
-def as_good_as_best(s: Signs, score: Floats) -> int:
+def as_good_as_best(s: CurveFeatures, score: Floats) -> int:
     """The first evaluation whose score is within its error of the best: later ones may owe the rest to luck."""
     return int(np.argmax(score >= np.max(score) - s.error))
 
 
-def levelled(s: Signs) -> int:
+def levelled(s: CurveFeatures) -> int:
     """The first evaluation as good as the end, give or take the noise."""
-    return int(np.argmax(s.e <= s.tail_e + 0.02 + s.volatility))
+    return int(np.argmax(s.eval_loss <= s.tail_eval_loss + 0.02 + s.volatility))
 
 
-def overlaps(s: Signs) -> bool:
+def overlaps(s: CurveFeatures) -> bool:
     return s.seen.overlap > 0.01
 
 
@@ -328,6 +330,6 @@ MOVED = 5 * ENOUGH_REACH
 """A model that has moved so far has been trained, whatever it has learnt."""
 
 
-def few_rows(s: Signs) -> bool:
+def few_rows(s: CurveFeatures) -> bool:
     """Too few evaluation rows to claim much."""
     return s.left_open > FEW_ROWS

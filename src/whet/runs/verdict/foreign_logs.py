@@ -25,9 +25,9 @@ from whet.errors import DataError, UsageError
 from whet.records import Record, from_line, replay
 from whet.runs.curves import Series, window_means
 from whet.runs.folder import CONFIG, RECORDS, RunFolder
-from whet.runs.verdict.features import Observed
+from whet.runs.verdict.features import CurveData
 from whet.runs.verdict.judge import entropy, observe
-from whet.utils.foreign_files import parse_json, read_text
+from whet.utils.untrusted_files import parse_json, read_text
 
 MOST_LOG = 1_000_000_000
 
@@ -70,7 +70,7 @@ class Constants:
             )
 
 
-def read_observed(path: Path, constants: Constants | None = None) -> Observed:
+def read_observed(path: Path, constants: Constants | None = None) -> CurveData:
     """What is judged, from a run folder or any of the files in the table above."""
     known = constants or Constants()
     if path.is_dir() and (state := _state_of(path)):
@@ -118,7 +118,7 @@ def read_records(path: Path) -> list[Record]:
     return list(replay(records))
 
 
-def _with(seen: Observed, known: Constants) -> Observed:
+def _with(seen: CurveData, known: Constants) -> CurveData:
     """Constants given by hand win over those of the records."""
     if known == Constants():
         return seen
@@ -134,7 +134,7 @@ def _with(seen: Observed, known: Constants) -> Observed:
     )
 
 
-def _from_trainer_state(path: Path, known: Constants) -> Observed:
+def _from_trainer_state(path: Path, known: Constants) -> CurveData:
     """`log_history`: training losses and evaluations lie between each other, told apart by their keys."""
     try:
         content = parse_json(_text(path))
@@ -202,7 +202,7 @@ def _main_score(evaluation: Mapping[str, Any], prefix: str) -> str:
     return next((name for name in _PREFERRED if name in names), names[0] if names else "")
 
 
-def _from_csv(path: Path, known: Constants) -> Observed:
+def _from_csv(path: Path, known: Constants) -> CurveData:
     """An empty cell is "not measured here"; `nan` is a loss that is not a number."""
     lines = _text(path).splitlines()
     head = lines[0] if lines else ""
@@ -286,7 +286,7 @@ def _bare(
     learning_rate: float | None = None,
     epochs: float | None = None,
     batch_size: int | None = None,
-) -> Observed:
+) -> CurveData:
     """A curve with the constants it was given, and those it had to guess."""
     assumed = []
     if any(float(step) != int(step) for step in steps):  # epochs and parts of them
@@ -322,7 +322,7 @@ def _bare(
         assumed.append(f"the commonest class has {majority:.1%} of the rows (--majority)")
     if known.rows is None:
         assumed.append("400 evaluation rows (--rows)")
-    return Observed(
+    return CurveData(
         steps=at,
         evaluation=np.array(evaluation, np.float64),
         training=window_means(logged, at) if running else None,

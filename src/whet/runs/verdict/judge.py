@@ -20,9 +20,9 @@ import numpy as np
 from whet.records import Baselines, End, Evaluation, Finding, Record, Start, Step
 from whet.runs.curves import Curves, Series, curves, window_means
 from whet.runs.score_words import always_giving
-from whet.runs.verdict import wording as say
-from whet.runs.verdict.beside import most_telling, outdone, rows_in_words
-from whet.runs.verdict.features import FEW_ROWS, Floats, Observed, Signs, few_rows, jitter
+from whet.runs.verdict import wording as words
+from whet.runs.verdict.baselines import most_telling, outdone, rows_in_words
+from whet.runs.verdict.features import FEW_ROWS, CurveData, CurveFeatures, Floats, few_rows, jitter
 from whet.runs.verdict.rules import ENOUGH, Call, first_call
 
 VERDICTS = (
@@ -91,9 +91,9 @@ def verdict_of(records: Iterable[Record]) -> Verdict:
     return judge(observe(list(records)))
 
 
-def judge(seen: Observed) -> Verdict:
+def judge(seen: CurveData) -> Verdict:
     """The first rule that fits, with what it saw."""
-    signs = Signs(seen)
+    signs = CurveFeatures(seen)
     call = first_call(signs)
     replayed = _replays(signs)
     doubt = _doubt(signs, call, replayed)
@@ -105,40 +105,41 @@ def judge(seen: Observed) -> Verdict:
         confidence=_confidence(signs, call, replayed),
         doubt=doubt,
         numbers=_numbers(signs, call),
-        advice=advice if call.verdict == "text-unknown" else f"{say.partly_unknown(signs)}{advice}",
+        advice=advice if call.verdict == "text-unknown" else f"{words.partly_unknown(signs)}{advice}",
         baseline="" if call.verdict == "beyond-this-model" else baseline(signs),
         assumed=seen.assumed,
     )
 
 
-def baseline(s: Signs) -> str:
+def baseline(s: CurveFeatures) -> str:
     """A line for a score that a simpler answer to the same rows reaches, or comes near enough to by luck."""
-    beside = s.seen.beside
+    beside = s.seen.baselines
     found = outdone(beside) if beside is not None else None
     if beside is None or found is None:
         return _no_better_than_constant(s)
     other, visible = found
-    own = f"{beside.metric} {say.scored(beside.metric, beside.value)}"
+    own = f"{beside.metric} {words.scored(beside.metric, beside.value)}"
     rows = rows_in_words(beside)
     if visible:
-        return f"Worse than {say.rival(beside, other)} on the same {rows} ({own}, p = {other['p_value']:.2g})."
+        return f"Worse than {words.rival(beside, other)} on the same {rows} ({own}, p = {other['p_value']:.2g})."
     return (
-        _no_better_than_constant(s) or f"No better than {say.rival(beside, other)}, as far as {rows} can tell ({own})."
+        _no_better_than_constant(s)
+        or f"No better than {words.rival(beside, other)}, as far as {rows} can tell ({own})."
     )
 
 
-def _advice(s: Signs, call: Call, doubt: str) -> str:
+def _advice(s: CurveFeatures, call: Call, doubt: str) -> str:
     """That of the rule, unless the score on the same rows says something else."""
-    found = outdone(s.seen.beside) if s.seen.beside is not None else None
+    found = outdone(s.seen.baselines) if s.seen.baselines is not None else None
     if found is not None and found[1] and call.verdict in _SETTINGS_ARE_FINE:
-        longer = f"Train longer ({say.epochs(s, 3)}): the model has hardly moved. " if s.tail_t > 0.6 else ""
+        longer = f"Train longer ({words.epochs(s, 3)}): the model has hardly moved. " if s.tail_train_loss > 0.6 else ""
         return f"{longer}More labelled rows or a larger model (--model) would let fine-tuning pay."
     if doubt and _TONES.get(call.verdict) == "good":
         return _by_the_score(s)
     return call.advice
 
 
-def _no_better_than_constant(s: Signs) -> str:
+def _no_better_than_constant(s: CurveFeatures) -> str:
     seen = s.seen
     if seen.score is None or seen.majority is None or not len(seen.score) or seen.beaten:
         return ""
@@ -146,25 +147,25 @@ def _no_better_than_constant(s: Signs) -> str:
     if best > seen.majority + 2 * s.error:
         return ""
     rows = f", as far as {seen.rows} rows can tell" if seen.rows else ""
-    scores = f"({say.number(s, seen.majority)}){rows}: {seen.metric} at best {say.number(s, best)}"
+    scores = f"({words.number(s, seen.majority)}){rows}: {seen.metric} at best {words.number(s, best)}"
     return f"No better than {seen.answer} {scores}."
 
 
-def _by_the_score(s: Signs) -> str:
+def _by_the_score(s: CurveFeatures) -> str:
     """The advice where the curve looks well and does not decide."""
-    if s.seen.beside is None:
+    if s.seen.baselines is None:
         return "Go by the score on rows that played no part in training, not by the curve."
-    return f"Go by the score, not by the curve: {say.interval(s.seen.beside)}."
+    return f"Go by the score, not by the curve: {words.interval(s.seen.baselines)}."
 
 
-def observe(records: Sequence[Record]) -> Observed:
+def observe(records: Sequence[Record]) -> CurveData:
     """The judged series of a run, and the constants from its first record."""
     found = curves(records)
     start = found.start
     steps = found.evaluation.steps
     score, majority, higher = _score(found)
     is_regression = start is not None and start.task == "regression"
-    return Observed(
+    return CurveData(
         steps=steps,
         evaluation=found.evaluation.values,
         training=_training(found),
@@ -176,15 +177,15 @@ def observe(records: Sequence[Record]) -> Observed:
         chance_training=_chance(start, "train", found.evaluation) if start and start.prior.get("train") else None,
         rows=_rows(records, found),
         answer=_answer(start),
-        constant="constant prediction" if is_regression else Observed.constant,
-        blind="always giving the mean" if is_regression else Observed.blind,
+        constant="constant prediction" if is_regression else CurveData.constant,
+        blind="always giving the mean" if is_regression else CurveData.blind,
         beaten=_accuracy_beats(found),
         overlap=start.overlap if start else 0.0,
         unknown=start.unknown if start else 0.0,
         probe=len(found.probe) == len(steps) > 0,
         learning_rate=_peak(found.learning_rate),
         epochs=start.total_steps / start.steps_per_epoch if start and start.steps_per_epoch else None,
-        beside=_beside(records),
+        baselines=_beside(records),
         broke=_broke(records),
         assumed=() if start else ("two even classes, for the records do not say",),
     )
@@ -239,8 +240,8 @@ def _accuracy_beats(found: Curves) -> bool:
     majority = start.majority.get("accuracy")
     if not isinstance(majority, int | float) or len(series) < ENOUGH:
         return False
-    return Signs(
-        Observed(
+    return CurveFeatures(
+        CurveData(
             steps=series.steps,
             evaluation=np.ones(len(series)),
             score=series.values,
@@ -258,7 +259,7 @@ def _training(found: Curves) -> Floats | None:
 
 
 def _answer(start: Start | None) -> str:
-    return always_giving(start.task, start.majority.get("label")) if start else Observed.answer
+    return always_giving(start.task, start.majority.get("label")) if start else CurveData.answer
 
 
 def _peak(rates: Series) -> float | None:
@@ -275,18 +276,18 @@ def _broke(records: Sequence[Record]) -> int | None:
     return None
 
 
-def _replays(s: Signs) -> Counter[str]:
+def _replays(s: CurveFeatures) -> Counter[str]:
     """What the curve is called when it is replayed, each time with its own noise on top."""
     if s.count < ENOUGH or not s.finite:
         return Counter()
     rng = np.random.default_rng(0)
-    return Counter(first_call(Signs(_replayed(s, rng))).verdict for _ in range(_REPLAYS))
+    return Counter(first_call(CurveFeatures(_replayed(s, rng))).verdict for _ in range(_REPLAYS))
 
 
-def _doubt(s: Signs, call: Call, replayed: Counter[str]) -> str:
+def _doubt(s: CurveFeatures, call: Call, replayed: Counter[str]) -> str:
     """Said once: many things follow from few rows, so they are named first."""
     if few_rows(s) and call.verdict not in _WHATEVER_THE_ROWS:
-        rows = f"{s.seen.rows} evaluation rows know a score of {s.seen.metric} to {say.left_open(s)}"
+        rows = f"{s.seen.rows} evaluation rows know a score of {s.seen.metric} to {words.left_open(s)}"
         return f"Unsure: {rows}."
     other, times = next(iter(replayed.most_common(1)), (call.verdict, 0))
     if other == call.verdict or times <= replayed[call.verdict]:
@@ -294,7 +295,7 @@ def _doubt(s: Signs, call: Call, replayed: Counter[str]) -> str:
     return f"Unsure: with its own noise on top, this curve is called {other} {times} times of {_REPLAYS}."
 
 
-def _confidence(s: Signs, call: Call, replayed: Counter[str]) -> float:
+def _confidence(s: CurveFeatures, call: Call, replayed: Counter[str]) -> float:
     """The share of replays that come to the same verdict."""
     if not replayed:
         return 1.0
@@ -305,7 +306,7 @@ def _confidence(s: Signs, call: Call, replayed: Counter[str]) -> float:
     return round(min(share, call.certainty) * doubt, 2)
 
 
-def _replayed(s: Signs, rng: np.random.Generator) -> Observed:
+def _replayed(s: CurveFeatures, rng: np.random.Generator) -> CurveData:
     seen = s.seen
 
     def shaken(values: Floats, least: float) -> Floats:
@@ -319,7 +320,7 @@ def _replayed(s: Signs, rng: np.random.Generator) -> Observed:
     )
 
 
-def _numbers(s: Signs, call: Call) -> dict[str, float | None]:
+def _numbers(s: CurveFeatures, call: Call) -> dict[str, float | None]:
     """What was seen, beside the rule's own numbers; None where a number is not finite."""
     seen = s.seen
     found: dict[str, float] = {"evaluations": s.count, "chance_loss": seen.chance}

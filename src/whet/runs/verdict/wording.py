@@ -7,82 +7,82 @@ from typing import Any
 import numpy as np
 
 from whet.records import Baselines
-from whet.runs.verdict.beside import IN_SENTENCES, rivals, rows_in_words
-from whet.runs.verdict.features import Signs
+from whet.runs.verdict.baselines import IN_SENTENCES, rivals, rows_in_words
+from whet.runs.verdict.features import CurveFeatures
 
 FEW_UNKNOWN = 0.03
 """Share of unknown tokens from which on the advice begins with them."""
 OTHER_MODEL = "such as --model intfloat/multilingual-e5-small, or a local folder"
 
 
-def step(s: Signs, at: int) -> int:
+def step(s: CurveFeatures, at: int) -> int:
     return int(s.seen.steps[at])
 
 
-def share(s: Signs, at: int) -> float:
+def share(s: CurveFeatures, at: int) -> float:
     """How much of the run had passed."""
     return step(s, at) / max(step(s, -1), 1)
 
 
-def loss(s: Signs, value: float) -> str:
+def loss(s: CurveFeatures, value: float) -> str:
     """An evaluation loss, or a difference of two."""
     return f"{float(value) * s.seen.chance:.3f}"
 
 
-def train_loss(s: Signs, value: float) -> str:
+def train_loss(s: CurveFeatures, value: float) -> str:
     """A loss on the training rows, which may have other label shares."""
     unit = (s.seen.chance_training or s.seen.chance) if s.has_training else s.seen.chance
     return f"{float(value) * unit:.3f}"
 
 
-def chance(s: Signs) -> str:
+def chance(s: CurveFeatures) -> str:
     return f"{s.seen.blind} gives {s.seen.chance:.3f}"
 
 
-def number(s: Signs, value: float) -> str:
+def number(s: CurveFeatures, value: float) -> str:
     """A score as people write it: accuracy in percent, others with three decimals."""
     turned = value if s.seen.higher_is_better else -value
     return f"{100 * turned:.1f}%" if s.seen.metric == "accuracy" else f"{turned:.3f}"
 
 
-def points(s: Signs, difference: float) -> str:
+def points(s: CurveFeatures, difference: float) -> str:
     return f"{100 * difference:.1f} points" if s.seen.metric == "accuracy" else f"{difference:.3f}"
 
 
-def score(s: Signs) -> str:
+def score(s: CurveFeatures) -> str:
     if s.seen.score is None:
         return "no score was recorded"
     majority = f" ({s.seen.constant}: {number(s, s.seen.majority)})" if s.seen.majority is not None else ""
     return f"{s.seen.metric} at best {number(s, float(np.max(s.seen.score)))}{majority}"
 
 
-def rate(s: Signs, factor: float, otherwise: str = "") -> str:
+def rate(s: CurveFeatures, factor: float, otherwise: str = "") -> str:
     if s.seen.learning_rate:
         return f"--lr {s.seen.learning_rate * factor:.2g}"
     return f"--lr {otherwise}" if otherwise else f"--lr × {factor:g}"
 
 
-def epochs(s: Signs, factor: float) -> str:
+def epochs(s: CurveFeatures, factor: float) -> str:
     factor = max(factor, 0.1)  # the best evaluation may be the one before the first step
     if s.seen.epochs:
         return f"--epochs {max(s.seen.epochs * factor, 0.1):.2g}"
     return f"--epochs × {factor:.2g}"
 
 
-def batch(s: Signs, factor: int) -> str:
+def batch(s: CurveFeatures, factor: int) -> str:
     return f"--batch-size {s.seen.batch_size * factor}" if s.seen.batch_size else f"--batch-size × {factor}"
 
 
-def partly_unknown(s: Signs) -> str:
+def partly_unknown(s: CurveFeatures) -> str:
     """What comes before any other advice where a part of the text is unknown to the model."""
     if s.seen.unknown < FEW_UNKNOWN:
         return ""
     return f"{s.seen.unknown:.0%} of the tokens are unknown to this model: first try another one, {OTHER_MODEL}. "
 
 
-def since(s: Signs) -> str:
+def since(s: CurveFeatures) -> str:
     """Where the evaluation loss stands at the end, if that is not where it was lowest."""
-    return "" if s.best == s.count - 1 else f" and is {loss(s, s.e[-1])} at the end"
+    return "" if s.best == s.count - 1 else f" and is {loss(s, s.eval_loss[-1])} at the end"
 
 
 def scored(metric: str, value: float) -> str:
@@ -108,6 +108,6 @@ def interval(found: Baselines) -> str:
     return f"{found.metric} {low} to {high} on {rows_in_words(found)}"
 
 
-def left_open(s: Signs) -> str:
+def left_open(s: CurveFeatures) -> str:
     """How far a score on so many rows may lie from the true one."""
     return f"{points(s, 2 * s.error)} either way"

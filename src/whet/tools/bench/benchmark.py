@@ -25,7 +25,7 @@ from whet.errors import EnvironmentFault
 from whet.utils.signals import SIGNALS
 
 WARM_STEPS = 5
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ TRAINERS = (
 COMPILED = Contender("stock compiled", True, "bf16", compiled=True)
 
 
-def bench_training(config: Config, *, steps: int, turns: int, say: Say, compiled: bool = False) -> dict[str, Any]:
+def bench_training(config: Config, *, steps: int, turns: int, echo: Echo, compiled: bool = False) -> dict[str, Any]:
     """Milliseconds a step of each contender, the ratios, peak memory, and whether the losses agree."""
     contenders = (COMPILED, *TRAINERS) if compiled else TRAINERS
     with tempfile.TemporaryDirectory(prefix="whet-bench-") as scratch:
         workers = {who.name: _Worker(scratch, _trainer, config, who, scratch) for who in contenders}
         try:
-            times = _turns(workers, steps, turns, say)
+            times = _turns(workers, steps, turns, echo)
             memory = {name: worker.ask("memory") for name, worker in workers.items()}
             losses = {who.name: workers[who.name].ask("losses") for who in TRAINERS}
             preparing = workers["whet"].ask("preparing")
@@ -78,7 +78,7 @@ def bench_training(config: Config, *, steps: int, turns: int, say: Say, compiled
     }
 
 
-def bench_prediction(config: Config, *, rows: int, turns: int, say: Say) -> dict[str, Any]:
+def bench_prediction(config: Config, *, rows: int, turns: int, echo: Echo) -> dict[str, Any]:
     """Rows a second of `transformers.pipeline` at its best batch size, and of whet."""
     with tempfile.TemporaryDirectory(prefix="whet-bench-") as scratch:
         folder = _saved_classifier(config, Path(scratch) / "model")
@@ -86,7 +86,7 @@ def bench_prediction(config: Config, *, rows: int, turns: int, say: Say) -> dict
         workers = {"stock pipeline": _Worker(scratch, _pipeline, folder, texts, config.train.device)}
         workers["whet"] = _Worker(scratch, _predictor, folder, texts, config.train.device)
         try:
-            times = _turns(workers, 0, turns, say)
+            times = _turns(workers, 0, turns, echo)
             memory = {name: worker.ask("memory") for name, worker in workers.items()}
             said = {name: worker.ask("labels") for name, worker in workers.items()}
             batch = workers["stock pipeline"].ask("batch")
@@ -108,14 +108,14 @@ def bench_prediction(config: Config, *, rows: int, turns: int, say: Say) -> dict
     }
 
 
-def _turns(workers: dict[str, _Worker], steps: int, turns: int, say: Say) -> dict[str, list[float]]:
+def _turns(workers: dict[str, _Worker], steps: int, turns: int, echo: Echo) -> dict[str, list[float]]:
     for worker in workers.values():
         worker.wait()
     times: dict[str, list[float]] = {name: [] for name in workers}
     for turn in range(turns):
         for name, worker in workers.items():
             times[name].append(worker.ask("turn", steps))
-            say(f"turn {turn + 1} of {turns}: {name} {1000 * times[name][-1]:.2f} ms")
+            echo(f"turn {turn + 1} of {turns}: {name} {1000 * times[name][-1]:.2f} ms")
     return times
 
 

@@ -238,10 +238,10 @@ def _stock(
 
 def _same_order(job: Any) -> Any:
     """The rows of whet's first steps, in whet's order."""
-    from whet.data.tokens.batches import Order
+    from whet.data.tokens.batches import BatchOrder
 
     train = job.prepared.config.train
-    order = Order(rows=len(job.tokens), batch_size=train.batch_size, seed=train.seed, lengths=job.tokens.lengths)
+    order = BatchOrder(rows=len(job.tokens), batch_size=train.batch_size, seed=train.seed, lengths=job.tokens.lengths)
     return np.concatenate([order.at(step) for step in range(CHECK_STEPS)]).tolist()
 
 

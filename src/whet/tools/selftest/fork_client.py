@@ -26,7 +26,7 @@ START_SECONDS = 300.0
 CALL_SECONDS = 3600.0
 
 
-class Warm:
+class ForkServer:
     """The warm process, and the commands that were started in it."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Warm:
 class Command:
     """One that was started."""
 
-    warm: Warm
+    warm: ForkServer
     number: int
     output: Path
 
@@ -126,8 +126,8 @@ class Command:
 
 
 @contextmanager
-def warm_process() -> Iterator[Warm]:
-    warm = Warm()
+def warm_process() -> Iterator[ForkServer]:
+    warm = ForkServer()
     try:
         yield warm
     finally:

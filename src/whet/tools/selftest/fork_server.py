@@ -160,11 +160,11 @@ def _call(request: dict[str, Any]) -> int:
 
 
 def _command(arguments: list[str]) -> int:
-    from whet.cli.app import leave_when_told, main
+    from whet.cli.app import install_signal_handlers, main
     from whet.errors import Interrupted
 
     try:
-        leave_when_told()
+        install_signal_handlers()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         return main(arguments)
     except KeyboardInterrupt:

@@ -92,7 +92,7 @@ def write_model(folder: Path | str, width: int = 16, layers: int = 2, dropout: f
     tokenizer.save_pretrained(folder)
 
 
-def story(run: Path) -> dict[str, Any]:
+def run_contents(run: Path) -> dict[str, Any]:
     """What two executions of the same training share: weights, predictions, records without timings."""
     folder = RunFolder.open(run)
     files = [

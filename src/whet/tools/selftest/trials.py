@@ -22,13 +22,13 @@ from whet.errors import EnvironmentFault
 from whet.records import Save
 from whet.runs.folder import RunFolder
 from whet.tools.selftest.damage import DAMAGES
-from whet.tools.selftest.fork_client import Command, Warm, warm_process
-from whet.tools.selftest.tiny_run import differences, steps_repeated, story, train_arguments, write_rows
+from whet.tools.selftest.fork_client import Command, ForkServer, warm_process
+from whet.tools.selftest.tiny_run import differences, run_contents, steps_repeated, train_arguments, write_rows
 
 INTERRUPTED = 75
 NONE: Mapping[str, Any] = MappingProxyType({})
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Subject:
+class ReferenceRun:
     """A model that is trained again and again, and how its training ends when nothing disturbs it."""
 
     name: str
@@ -81,33 +81,35 @@ SUBJECTS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-class Laboratory:
+class InterruptionTrials:
     """Reference runs, and runs that are interrupted and must end like them."""
 
-    def __init__(self, warm: Warm, folder: Path, seed: int) -> None:
+    def __init__(self, warm: ForkServer, folder: Path, seed: int) -> None:
         self.warm, self.folder, self.chosen = warm, folder, random.Random(seed)
         self.source = folder / "rows.csv"
         self._pace = 1.0
         write_rows(self.source)
         self.subjects = [self._subject(name, width, changes) for name, (width, changes) in SUBJECTS.items()]
 
-    def _subject(self, name: str, width: int, changes: dict[str, Any]) -> Subject:
+    def _subject(self, name: str, width: int, changes: dict[str, Any]) -> ReferenceRun:
         model, home, count = self.folder / f"model-{name}", self._home(f"reference-{name}"), self.folder / "count"
         self.warm.call("whet.tools.selftest.tiny_run:write_model", str(model), width, folder=self.folder)
         started = time.monotonic()
         status = self.start(home, model, changes, watch=str(home), count_to=str(count)).wait()
         if status != 0:
             raise EnvironmentFault(f"The reference run ended with {status}: {_last_line(home)}")
-        return Subject(name, model, story(home / "run"), time.monotonic() - started, int(count.read_text()), changes)
+        return ReferenceRun(
+            name, model, run_contents(home / "run"), time.monotonic() - started, int(count.read_text()), changes
+        )
 
-    def beside(self, number: int) -> Laboratory:
+    def beside(self, number: int) -> InterruptionTrials:
         """Another one with the same references, for trials at the same time."""
         other = copy.copy(self)
         other.folder, other.chosen = self.folder / f"beside-{number}", random.Random(self.chosen.randrange(2**32))
         other.folder.mkdir()
         return other
 
-    def _next(self, tally: Tally) -> Subject:
+    def _next(self, tally: Tally) -> ReferenceRun:
         return self.subjects[tally.trials % len(self.subjects)]
 
     def start(self, home: Path, model: Path, changes: Mapping[str, Any] = NONE, **request: Any) -> Command:
@@ -122,7 +124,7 @@ class Laboratory:
             tally.interruptions += self._disturb(home, subject, signal.SIGKILL) == -signal.SIGKILL
         self._finish(home, subject, tally)
 
-    def kill_at_boundary(self, tally: Tally, boundary: int | None = None, subject: Subject | None = None) -> None:
+    def kill_at_boundary(self, tally: Tally, boundary: int | None = None, subject: ReferenceRun | None = None) -> None:
         """Dead before the n-th thing that is done to a file; the one that goes on may die as well."""
         subject, home = subject or self._next(tally), self._home(f"boundary-{tally.trials}")
         places = [boundary or self.chosen.randint(1, subject.boundaries)]
@@ -143,7 +145,7 @@ class Laboratory:
         tally.interruptions += status == INTERRUPTED
         self._finish(home, subject, tally)
 
-    def _disturb(self, home: Path, subject: Subject, number: int) -> int | None:
+    def _disturb(self, home: Path, subject: ReferenceRun, number: int) -> int | None:
         """Start the command and send it a signal at a random moment of its life; its exit status."""
         command = self.start(home, subject.model, subject.changes)
         time.sleep(0.01 + self.chosen.random() * subject.seconds * self._pace)
@@ -178,7 +180,7 @@ class Laboratory:
         shutil.rmtree(home)
         return found
 
-    def _killed_with_checkpoints(self, home: Path, subject: Subject) -> list[Path]:
+    def _killed_with_checkpoints(self, home: Path, subject: ReferenceRun) -> list[Path]:
         """A run that was cut off while it had more than one checkpoint; they are returned, oldest first."""
         for _ in range(100):
             place = self.chosen.randint(subject.boundaries // 2, subject.boundaries)
@@ -190,7 +192,7 @@ class Laboratory:
                 return found
         raise EnvironmentFault("The self-test could not interrupt a run with two checkpoints.")
 
-    def _finish(self, home: Path, subject: Subject, tally: Tally) -> str:
+    def _finish(self, home: Path, subject: ReferenceRun, tally: Tally) -> str:
         """The same command again must finish the run, equal to the reference. What it said is returned."""
         tally.trials += 1
         status = self.start(home, subject.model, subject.changes).wait()
@@ -199,7 +201,7 @@ class Laboratory:
             tally.troubles.append(f"{home.name}: exit {status}; {_last_line(home)}")
             return ""
         output = (home / "output.txt").read_text(errors="replace")
-        said = differences(subject.expected, story(home / "run"))
+        said = differences(subject.expected, run_contents(home / "run"))
         tally.exact += not said
         tally.different += bool(said)
         tally.troubles += [f"{home.name}: {line[:300]}" for line in said[:2]]
@@ -240,18 +242,20 @@ class Outcome:
         return whole and all(tally.passed for tally in self.tallies)
 
 
-def selftest(folder: Path, *, kills: int, signals: int, corruptions: int, seed: int, say: Say) -> Outcome:
+def selftest(folder: Path, *, kills: int, signals: int, corruptions: int, seed: int, echo: Echo) -> Outcome:
     """A laboratory of its own, and everything in it."""
-    say("Starting: everything is imported once.")
+    echo("Starting: everything is imported once.")
     with warm_process() as warm:
-        return examine(Laboratory(warm, folder, seed), kills=kills, signals=signals, corruptions=corruptions, say=say)
+        return examine(
+            InterruptionTrials(warm, folder, seed), kills=kills, signals=signals, corruptions=corruptions, echo=echo
+        )
 
 
-def examine(laboratory: Laboratory, *, kills: int, signals: int, corruptions: int, say: Say) -> Outcome:
+def examine(laboratory: InterruptionTrials, *, kills: int, signals: int, corruptions: int, echo: Echo) -> Outcome:
     """Half of the kills at random moments, half at file boundaries; then signals and damaged checkpoints."""
     started = time.monotonic()
     for subject in laboratory.subjects:
-        say(f"Reference, {subject.name}: {subject.seconds:.1f} s, {subject.boundaries} file boundaries.")
+        echo(f"Reference, {subject.name}: {subject.seconds:.1f} s, {subject.boundaries} file boundaries.")
     plan = (
         (Tally("kill -9, random moments"), laboratory.kill_at_random_moment, kills - kills // 2),
         (Tally("kill -9, file boundaries"), laboratory.kill_at_boundary, kills // 2),
@@ -261,7 +265,7 @@ def examine(laboratory: Laboratory, *, kills: int, signals: int, corruptions: in
     for tally, trial, count in plan:
         for _ in range(count):
             trial(tally)
-        say(f"{tally.name}: {tally.exact} of {tally.trials} bit-exact, {tally.stuck} stuck.")
+        echo(f"{tally.name}: {tally.exact} of {tally.trials} bit-exact, {tally.stuck} stuck.")
     damaged = laboratory.corruptions(corruptions) if corruptions else {}
     tallies = [tally for tally, _, _ in plan if tally.trials]
     return Outcome(tallies, damaged, time.monotonic() - started, laboratory.warm.forks)

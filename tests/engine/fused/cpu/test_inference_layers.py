@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.conftest import random_tokens, small_model
-from whet.engine.fused.cpu.inference_layers import FrozenCpuPieces
+from whet.engine.fused.cpu.inference_layers import CpuInferenceLayerOps
 from whet.engine.fused.network import FusedNetwork
 from whet.utils.device import Hardware
 
@@ -22,7 +22,7 @@ def test_frozen_weights_give_the_same_logits(family: str) -> None:
     trained, frozen = (
         FusedNetwork(small_model(family, width=64).eval(), BF16, training=training) for training in (True, False)
     )
-    assert isinstance(frozen.pieces, FrozenCpuPieces) == FrozenCpuPieces.available()
+    assert isinstance(frozen.pieces, CpuInferenceLayerOps) == CpuInferenceLayerOps.available()
     with torch.no_grad():
         expected, found = (network.logits(network.collate(tokens, ROWS)) for network in (trained, frozen))
         exact = FusedNetwork(small_model(family, width=64).eval(), Hardware(CPU, "float32", ""), training=False)

@@ -47,19 +47,19 @@ jit.JITFunction.run = compile_only
 from tests.conftest import random_tokens, small_model
 from tests.engine.fused.interpreted import captured_path
 from whet.config import make_config
-from whet.data.tokens.batches import Order
+from whet.data.tokens.batches import BatchOrder
 from whet.task import Task
 from whet.utils.device import choose_hardware
-from whet.engine.network import TokenFeed
+from whet.engine.network import TokenBatches
 from whet.engine.losses import Loss
-from whet.distributed.group import Ranks
+from whet.distributed.group import DistributedContext
 
 config = make_config({"batch_size": 8, "device": "cpu"}).train
 tokens, loss = random_tokens(16, longest=20), Loss(Task("binary", ("no", "yes")), None, 0.0)
 model = small_model("bert", width=128, dropout=0.1)
-network, stepper = captured_path(model, loss, config, choose_hardware("cpu", "bf16"), [tokens], Ranks())
-order = Order(rows=16, batch_size=8, seed=1, kind="random", lengths=tokens.lengths)
-feed = TokenFeed(tokens, order, network, loss)
+network, stepper = captured_path(model, loss, config, choose_hardware("cpu", "bf16"), [tokens], DistributedContext())
+order = BatchOrder(rows=16, batch_size=8, seed=1, kind="random", lengths=tokens.lengths)
+feed = TokenBatches(tokens, order, network, loss)
 stepper(0, feed, order.at(0), order.at(0), 1e-5)
 network.model.eval()
 with torch.no_grad():

@@ -46,10 +46,10 @@ def test_every_time_a_batch_comes_it_has_the_same_logits(family: str) -> None:
 
 @pytest.mark.parametrize("short", [True, False])
 def test_they_are_those_of_a_network_that_can_be_trained(short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from whet.engine.fused.cuda import layers as pieces_cuda  # needs Triton, which machines without a GPU may lack
+    from whet.engine.fused.cuda import layers  # needs Triton, which machines without a GPU may lack
 
     if not short:
-        monkeypatch.setattr(pieces_cuda, "fits", lambda *_: False)
+        monkeypatch.setattr(layers, "fits", lambda *_: False)
     replayed, plain = network(), network(training=True)
     for rows in (FEW, MANY, FEW, ONE):
         np.testing.assert_allclose(logits(replayed, rows), logits(plain, rows), atol=0.1)

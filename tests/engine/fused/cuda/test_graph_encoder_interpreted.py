@@ -23,12 +23,12 @@ import numpy as np, torch
 import tests.engine.fused.interpreted
 from tests.conftest import random_tokens, small_model
 from whet.utils.device import Hardware
-from whet.engine.fused import pieces_cuda, replay
+from whet.engine.fused.cuda import graph_encoder, layers
 from whet.engine.fused.encoder import Encoder
 from whet.engine.fused.architectures import shape_of
 from whet.engine.fused.network import FusedNetwork
 
-replay.FEWEST_TOKENS, replay.MOST_ROWS = json.loads(sys.argv[1])
+graph_encoder.FEWEST_TOKENS, graph_encoder.MOST_ROWS = json.loads(sys.argv[1])
 torch.Tensor.record_stream = lambda *_: None
 model = small_model("bert", width=64, layers=2).eval()
 with torch.no_grad():
@@ -36,10 +36,10 @@ with torch.no_grad():
         if weight.dim() == 2 and "embeddings" not in name:
             weight *= 6  # else attention hardly moves the logits
 network = FusedNetwork(model, Hardware(torch.device("cpu"), "bf16", ""))
-network.pieces = pieces_cuda.CudaPieces(network.flat.small, 0)
+network.pieces = layers.CudaLayerOps(network.flat.small, 0)
 tokens = random_tokens(6, longest=8)
 found = []
-for kind in (Encoder, replay.ReplayedEncoder):
+for kind in (Encoder, graph_encoder.ReplayedEncoder):
     network.encoder = kind(network.flat, shape_of(model), network.pieces)
     with torch.no_grad():
         for rows in ([0, 1, 2, 3, 4, 5], [2, 4], [5], [0, 1, 2, 3, 4, 5]):

@@ -15,11 +15,11 @@ import torch
 
 from tests.conftest import random_tokens, small_model
 from whet.config import make_config
-from whet.data.tokens.batches import Order
-from whet.distributed.group import Ranks
+from whet.data.tokens.batches import BatchOrder
+from whet.distributed.group import DistributedContext
 from whet.engine.dispatch import ALONE, choose_path
 from whet.engine.losses import Loss
-from whet.engine.network import TokenFeed
+from whet.engine.network import TokenBatches
 from whet.task import Task
 from whet.utils.device import choose_hardware
 
@@ -41,7 +41,7 @@ class Training:
         family: str = "bert",
         dropout: float = 0.0,
         rows: int = 8,
-        ranks: Ranks = ALONE,
+        ranks: DistributedContext = ALONE,
         contrastive: float = 0.0,
     ) -> None:
         config = make_config({"batch_size": 8, "device": "cuda", "precision": precision}).train
@@ -50,8 +50,8 @@ class Training:
         hardware = choose_hardware("cuda", precision)
         self.network, self.stepper = choose_path(model, loss, config, hardware, [tokens], ranks)
         self.stepper.micro_rows = rows
-        order = Order(rows=len(tokens), batch_size=8, seed=1, kind="random", lengths=tokens.lengths)
-        self.feed = TokenFeed(tokens, order, self.network, loss)
+        order = BatchOrder(rows=len(tokens), batch_size=8, seed=1, kind="random", lengths=tokens.lengths)
+        self.feed = TokenBatches(tokens, order, self.network, loss)
 
     def losses(self, first: int = 0, last: int = STEPS) -> list[float]:
         found = []
@@ -83,10 +83,10 @@ def test_fifty_replayed_steps_have_the_losses_of_eager_ones(family: str) -> None
 
 
 def test_flash_attention_takes_over_where_rows_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    from whet.engine.fused.cuda import layers as pieces_cuda  # needs Triton, which machines without a GPU may lack
+    from whet.engine.fused.cuda import layers  # needs Triton, which machines without a GPU may lack
 
     eager = Training("float32").losses()
-    monkeypatch.setattr(pieces_cuda, "fits", lambda *_: False)
+    monkeypatch.setattr(layers, "fits", lambda *_: False)
     np.testing.assert_allclose(Training("bf16").losses(), eager, atol=0.03)
 
 
@@ -121,7 +121,7 @@ def test_going_on_from_a_checkpoint_gives_the_same_bits() -> None:
 def test_a_rehearsal_leaves_no_trace() -> None:
     rehearsed, plain = (Training("bf16", dropout=0.1) for _ in range(2))
     for rows in (8, 8, 1):
-        rehearsed.stepper.rehearse(rehearsed.feed, rehearsed.feed.order.at(1)[:rows])
+        rehearsed.stepper.forward_backward(rehearsed.feed, rehearsed.feed.order.at(1)[:rows])
     assert rehearsed.losses() == plain.losses()
     assert_same_bits(rehearsed.state(), plain.state())
 
@@ -155,16 +155,16 @@ import json
 import sys
 import torch.distributed as dist
 from tests.engine.fused.cuda.test_graph_stepper import Training
-from whet.data.tokens.batches import share
-from whet.distributed.group import Ranks
+from whet.data.tokens.batches import rank_slice
+from whet.distributed.group import DistributedContext
 
 dist.init_process_group("gloo")
-ranks = Ranks(dist.get_rank(), dist.get_world_size())
+ranks = DistributedContext(dist.get_rank(), dist.get_world_size())
 training = Training("bf16", rows=2, ranks=ranks)
 losses, stepper = [], training.stepper
 for step in range(30):
     rows = training.feed.order.at(step)[: 1 + step % 8]  # one row for two processes: one of them computes nothing
-    stepper(step, training.feed, rows, share(rows, ranks.rank, ranks.world), 2e-4)
+    stepper(step, training.feed, rows, rank_slice(rows, ranks.rank, ranks.world), 2e-4)
     losses.append(float(stepper.window.loss))
     stepper.window.clear()
 own = [sum(t.double().sum().item() for t in found.values()) for found in stepper.tensors().values()]

@@ -27,19 +27,19 @@ import torch
 import torch.distributed as dist
 from tests.conftest import random_tokens, small_model
 from whet.config import make_config
-from whet.data.tokens.batches import Order, share
+from whet.data.tokens.batches import BatchOrder, rank_slice
 from whet.task import Task
 from whet.utils.device import choose_hardware
-from whet.engine.network import TokenFeed
+from whet.engine.network import TokenBatches
 from whet.training.loop import step_within_memory
 from whet.engine.losses import Loss
-from whet.distributed.group import Ranks
+from whet.distributed.group import DistributedContext
 
 asked = json.loads(sys.argv[1])
-ranks = Ranks()
+ranks = DistributedContext()
 if "WORLD_SIZE" in os.environ:
     dist.init_process_group("gloo")
-    ranks = Ranks(dist.get_rank(), dist.get_world_size())
+    ranks = DistributedContext(dist.get_rank(), dist.get_world_size())
 if asked["path"] == "captured":
     from tests.engine.fused.interpreted import captured_path as path
 else:
@@ -50,11 +50,11 @@ tokens, loss = random_tokens(16, longest=20), Loss(Task("binary", ("no", "yes"))
 model = small_model(asked["family"], width=64, dropout=asked["dropout"])
 network, stepper = path(model, loss, config, hardware, [tokens], ranks)
 stepper.micro_rows, stepper.least_a_row = asked["micro_rows"], asked["least"] / 8
-order = Order(rows=16, batch_size=8, seed=1, kind="random", lengths=tokens.lengths)
-feed, losses = TokenFeed(tokens, order, network, loss), []
+order = BatchOrder(rows=16, batch_size=8, seed=1, kind="random", lengths=tokens.lengths)
+feed, losses = TokenBatches(tokens, order, network, loss), []
 if asked["flash"]:
-    from whet.engine.fused import pieces_cuda
-    pieces_cuda.fits = lambda *_: False
+    from whet.engine.fused.cuda import layers
+    layers.fits = lambda *_: False
 if asked["fails_at"]:
     prepared, calls = stepper._prepared, []
 
@@ -73,7 +73,7 @@ if asked["rehearsed"]:
     stepper.micro_rows = asked["micro_rows"]
 for step, count in enumerate(asked["rows"]):
     rows = order.at(step)[:count]
-    take = partial(stepper, step, feed, rows, share(rows, ranks.rank, ranks.world), 2e-3)
+    take = partial(stepper, step, feed, rows, rank_slice(rows, ranks.rank, ranks.world), 2e-3)
     for finding in step_within_memory(step, stepper, take):
         print(finding.sentence, file=sys.stderr)
     losses.append(float(stepper.window.loss))

@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whet.engine.fused.cpu.layers import CpuPieces, off_grid, onto_grid, put
+from whet.engine.fused.cpu.layers import CpuLayerOps, off_grid, onto_grid, put
 from whet.engine.fused.encoder import Encoder, Inputs
 from whet.engine.fused.parameters import Layer
 
 
 class CpuEncoder(Encoder):
-    """With CpuPieces, which lack the last layer's attention: it is here."""
+    """With CpuLayerOps, which lack the last layer's attention: it is here."""
 
-    pieces: CpuPieces  # type: ignore[assignment]
+    pieces: CpuLayerOps  # type: ignore[assignment]
 
     def _last_layer(self, x: Tensor, layer: Layer, inputs: Inputs, key: int) -> tuple[Tensor, Any]:
         w, width = layer.weights, self.shape.hidden

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from whet.engine.fused.architectures import Shape
-from whet.engine.fused.cpu.layers import CpuPieces
+from whet.engine.fused.cpu.layers import CpuLayerOps
 
 aten = torch.ops.aten
 USUAL_TOKENS = 2048
@@ -28,7 +28,7 @@ class Product(NamedTuple):
     bias: Tensor
 
 
-class FrozenCpuPieces(CpuPieces):
+class CpuInferenceLayerOps(CpuLayerOps):
     """For prediction in bf16."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class FrozenCpuPieces(CpuPieces):
         """Asked by doing it once: it goes by the processor, the build of torch and ONEDNN_MAX_CPU_ISA."""
         weight = torch.zeros(16, 16, dtype=torch.bfloat16)
         try:
-            FrozenCpuPieces().linear(weight, weight, weight[0])
+            CpuInferenceLayerOps().linear(weight, weight, weight[0])
         except (AttributeError, RuntimeError):  # no such operation; not on this processor
             return False
         return True

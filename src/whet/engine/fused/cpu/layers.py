@@ -36,7 +36,7 @@ class Attended(NamedTuple):
         return self.shares if self.mask is None else self.shares * self.mask
 
 
-class CpuPieces:
+class CpuLayerOps:
     """torch and oneDNN; padding exists only inside attention."""
 
     def __init__(self, seed: int) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from whet.engine.fused.cpu.adamw import AdamW
 from whet.engine.fused.cuda import adamw_kernels as kernels
 from whet.engine.fused.parameters import FlatModel, Group
-from whet.engine.stepper import Window
+from whet.engine.stepper import StepTotals
 
 # torch's own annotations leave these untyped.
 _cuda: Any = torch.cuda
@@ -61,8 +61,8 @@ class Words(NamedTuple):
 class CudaUpdate:
     """Norm, clipping and AdamW over a flat model. Nothing is read back from the device."""
 
-    def __init__(self, flat: FlatModel, rule: AdamW, clip: float, beside: torch.cuda.Stream) -> None:
-        self.flat, self.rule, self.clip, self.beside = flat, rule, clip, beside
+    def __init__(self, flat: FlatModel, rule: AdamW, clip: float, side_stream: torch.cuda.Stream) -> None:
+        self.flat, self.rule, self.clip, self.side_stream = flat, rule, clip, side_stream
         self.spans = _spans(flat)
         ends = torch.tensor([span.partials for span in self.spans]).cumsum(0).tolist()
         self._firsts = [0, *ends[:-1]]
@@ -79,14 +79,14 @@ class CudaUpdate:
 
     def run_beside(self, rates: Tensor, words: Words) -> list[torch.cuda.Event]:
         """On the stream beside; an event for the embeddings, one a layer, and one for all of it."""
-        self.beside.wait_stream(torch.cuda.current_stream())
+        self.side_stream.wait_stream(torch.cuda.current_stream())
         ready: list[torch.cuda.Event] = []
 
         def mark() -> None:
             ready.append(_cuda.Event())
-            ready[-1].record(self.beside)
+            ready[-1].record(self.side_stream)
 
-        with torch.cuda.stream(self.beside):
+        with torch.cuda.stream(self.side_stream):
             self._span(self.spans[SMALL], rates, ALONE)
             self.flat.zero_head()  # its backward pass comes first
             self._span(self.spans[PLACES], rates, ALONE)
@@ -112,16 +112,16 @@ class CudaUpdate:
 
     def square_layer_beside(self, layer: int) -> None:
         """A layer's part of the norm, while its gradients are still in the cache."""
-        with torch.cuda.stream(self.beside):
+        with torch.cuda.stream(self.side_stream):
             self._square(FIRST_LAYER + layer)
 
-    def note(self, window: Window, loss: Tensor, step: Tensor, *, layers_squared: bool) -> None:
+    def add_step(self, window: StepTotals, loss: Tensor, step: Tensor, *, layers_squared: bool) -> None:
         """Norm, clipping factor and window of a step whose gradients are complete."""
         left: Sequence[int] = range(FIRST_LAYER if layers_squared else len(self.spans))
         for index in left:
             self._square(index)
-        kernels.note[(1,)](
-            self._partial, loss, step, window.loss, window.grad_norm, window.first_bad,
+        kernels.add_step[(1,)](
+            self._partial, loss, step, window.loss, window.grad_norm, window.first_nonfinite_step,
             self.scale, self.clip, COUNT=self._partial.numel(),
         )  # fmt: skip
 

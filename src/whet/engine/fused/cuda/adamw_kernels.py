@@ -22,15 +22,15 @@ def squares(gradient, start, end, partial, BLOCK: tl.constexpr):
 
 @Kernel
 @triton.jit
-def note(partial, loss, step_at, window_loss, window_norm, first_bad, scale, clip, COUNT: tl.constexpr):
+def add_step(partial, loss, step_at, window_loss, window_norm, first_nonfinite_step, scale, clip, COUNT: tl.constexpr):
     """The norm, the clipping factor, and whether this step may reach the weights (scale 0 when it may not)."""
     norm = tl.sqrt(tl.sum(tl.load(partial + tl.arange(0, COUNT)).to(tl.float64), 0))
     value = tl.load(loss).to(tl.float64)
-    bad = tl.load(first_bad)
+    bad = tl.load(first_nonfinite_step)
     infinity = float("inf")
     finite = (norm == norm) & (norm < infinity) & (value == value) & (value < infinity) & (value > -infinity)
     good = finite & (bad < 0)
-    tl.store(first_bad, tl.where(good | (bad >= 0), bad, tl.load(step_at)))
+    tl.store(first_nonfinite_step, tl.where(good | (bad >= 0), bad, tl.load(step_at)))
     tl.store(window_loss, tl.load(window_loss) + tl.where(good, value, float("nan")))
     tl.store(window_norm, norm)
     factor = tl.where(clip > 0, tl.minimum(1.0, clip / (norm + 1e-6)), 1.0)

@@ -18,7 +18,7 @@ import torch
 from triton.runtime import JITFunction, driver
 from triton.runtime.jit import MockTensor
 
-from whet.utils.device import know_compiler
+from whet.utils.device import precompute_triton_cache_key
 
 AT_ONCE = 6
 """Kernels compiled at a time: five threads have all others done when the longest is; each takes 8 MB of the host."""
@@ -79,7 +79,7 @@ def compiling_ahead(device: torch.device) -> Iterator[None]:
     compiled = {kernel: calls for kernel, calls in noted.items() if isinstance(kernel.function, JITFunction)}
     if not compiled:  # in Triton's interpreter
         return
-    know_compiler()
+    precompute_triton_cache_key()
     driver.active.get_current_device()  # makes the driver, which must happen once
     longest_first = sorted(compiled, key=lambda kernel: -len(kernel.function.fn.__code__.co_code))
     with ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1)) as pool:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from whet.engine.fused.architectures import Shape
-from whet.engine.fused.cuda.layers import CudaPieces
+from whet.engine.fused.cuda.layers import CudaLayerOps
 from whet.engine.fused.encoder import Encoder, Inputs
 from whet.engine.fused.parameters import FlatModel
 
@@ -74,7 +74,7 @@ class Forward:
 class ReplayedEncoder(Encoder):
     """An encoder that is not trained. Threads may share it."""
 
-    def __init__(self, flat: FlatModel, shape: Shape, pieces: CudaPieces) -> None:
+    def __init__(self, flat: FlatModel, shape: Shape, pieces: CudaLayerOps) -> None:
         super().__init__(flat, shape, pieces)
         self.device = pieces.device
         self._stream, self._pool = _cuda.Stream(self.device), torch.cuda.graph_pool_handle()

@@ -4,8 +4,8 @@ A shape is (rows, tokens rounded up, longest row rounded up). Tokens that only f
 at the end, which nothing reads: its gradient is exactly zero. Each shape is captured when it is first needed. Inputs
 go through pinned memory in one copy, ahead of the device; nothing is read back.
 
-The update of a step runs at the beginning of the next replay, beside the forward pass (update_cuda.py). `settle`
-does an update that is still pending, before anybody looks at the weights.
+The update of a step runs at the beginning of the next replay, beside the forward pass (adamw.py).
+`finish_pending_update` runs it before the weights are read.
 
 With several processes a replay ends with the gradients. They are summed between replays, and the norm is taken after
 that: which shapes a process replays is its own affair, so nothing that all of them must do can be in a graph.
@@ -28,12 +28,12 @@ from whet.engine.fused.cpu.adamw import corrections
 from whet.engine.fused.cuda.adamw import CudaUpdate, Words
 from whet.engine.fused.cuda.compile import compiling_ahead
 from whet.engine.fused.cuda.graph_encoder import LENGTH_BUCKET, capture
-from whet.engine.fused.cuda.layers import CudaPieces
+from whet.engine.fused.cuda.layers import CudaLayerOps
 from whet.engine.fused.encoder import Inputs
 from whet.engine.fused.network import FusedNetwork, head_logits
 from whet.engine.fused.stepper import FusedStepper
 from whet.engine.losses import Loss
-from whet.engine.network import Feed, Rows
+from whet.engine.network import BatchSource, Rows
 from whet.engine.stepper import split, step_seed
 from whet.utils.device import Hardware
 from whet.utils.safetensors_files import Groups
@@ -84,7 +84,7 @@ class GraphStepper(FusedStepper):
         """`least`: the tokens of a short batch; the few that are shorter need no graphs of their own."""
         super().__init__(network, _never, config, hardware)
         self.batch_size, self.least_a_row = config.batch_size, least / config.batch_size
-        assert isinstance(network.pieces, CudaPieces)
+        assert isinstance(network.pieces, CudaLayerOps)
         self.pieces, self.loss, device = network.pieces, loss, hardware.device
         self.step_loss = torch.zeros((), device=device)
         self.step_at = torch.zeros((), dtype=torch.int64, device=device)
@@ -93,17 +93,17 @@ class GraphStepper(FusedStepper):
         self.pool = torch.cuda.graph_pool_handle()
         # One of each for all graphs: every stream has a workspace of its own for products, 32 MB of it.
         self.main = _cuda.Stream(device, priority=-1)  # the forward pass goes before the update beside it
-        self.update = CudaUpdate(network.flat, self.rule, self.clip, network.pieces.beside)
+        self.update = CudaUpdate(network.flat, self.rule, self.clip, network.pieces.side_stream)
         self.turns = 0
         """Replays so far: by this number the update knows which rows of the vocabulary it has done."""
         self.pending: tuple[float, float, float] | None = None
         """The rate and bias corrections of the update that is still to be done."""
         self.pending_step = -1
-        network.settle = self.settle
+        network.finish_pending_update = self.finish_pending_update
 
-    def __call__(self, step: int, feed: Feed, rows: Rows, share: Rows, rate: float) -> None:
-        weight = feed.weight(rows)
-        parts = self.parts(rows, share, weight)
+    def __call__(self, step: int, feed: BatchSource, rows: Rows, share: Rows, rate: float) -> None:
+        divisor = feed.loss_divisor(rows)
+        parts = self.parts(rows, share, divisor)
         self.model.train()
         for micro, (part, divisor) in enumerate(parts):
             shape, whole, real = self._filled(feed, part, step, micro, divisor)
@@ -116,13 +116,13 @@ class GraphStepper(FusedStepper):
         self.pending, self.pending_step = (rate, *corrections(self.rule, step + 1)), step
         self.count(feed, rows)
 
-    def prepare(self, feed: Feed, rows: Rows) -> None:
+    def prepare(self, feed: BatchSource, rows: Rows) -> None:
         parts = split(rows, self.micro_rows)
         for micro, part in enumerate(parts):
             shape, _, _ = self._filled(feed, part, 0, micro, 1.0)
             self._prepared(shape, self._kind(micro, len(parts)))
 
-    def rehearse(self, feed: Feed, rows: Rows) -> None:
+    def forward_backward(self, feed: BatchSource, rows: Rows) -> None:
         kind = self._kind(0, len(split(feed.order.at(0), self.micro_rows)))  # the first that training needs
         self.model.train()
         with self._traceless():
@@ -135,8 +135,14 @@ class GraphStepper(FusedStepper):
     @contextmanager
     def _traceless(self) -> Iterator[None]:
         """What is computed in here is no step: no update comes of it, and the window is put back."""
-        self.settle()
-        window = (self.window.loss, self.window.grad_norm, self.window.first_bad, self.step_loss, self.update.scale)
+        self.finish_pending_update()
+        window = (
+            self.window.loss,
+            self.window.grad_norm,
+            self.window.first_nonfinite_step,
+            self.step_loss,
+            self.update.scale,
+        )
         before = [tensor.clone() for tensor in window]
         try:
             yield
@@ -147,13 +153,13 @@ class GraphStepper(FusedStepper):
 
     def _sum_over_processes(self, summed: Summed, step: int, *, computed: bool) -> None:
         if not computed:
-            self.settle()  # no replay has done the update that still needs the last step's gradients
+            self.finish_pending_update()  # no replay has done the update that still needs the last step's gradients
             self.step_loss.zero_()
         self.sum_gradients(summed, computed=computed)
         summed([self.step_loss])
-        self.update.note(self.window, self.step_loss, self.step_at.fill_(step), layers_squared=False)
+        self.update.add_step(self.window, self.step_loss, self.step_at.fill_(step), layers_squared=False)
 
-    def settle(self) -> None:
+    def finish_pending_update(self) -> None:
         """Do the update that is pending, if one is."""
         if self.pending is None:
             return
@@ -170,15 +176,15 @@ class GraphStepper(FusedStepper):
             self.average.after(self.pending_step + 1)
 
     def swap_average(self) -> None:
-        self.settle()
+        self.finish_pending_update()
         super().swap_average()
 
     def tensors(self) -> Groups:
-        self.settle()
+        self.finish_pending_update()
         return super().tensors()
 
     def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
-        self.settle()  # what is pending belongs to the weights that go
+        self.finish_pending_update()  # what is pending belongs to the weights that go
         super().load(groups)
 
     def zero(self) -> None:
@@ -187,7 +193,7 @@ class GraphStepper(FusedStepper):
 
     # Inputs
 
-    def _filled(self, feed: Any, rows: Rows, step: int, micro: int, weight: float) -> tuple[Shape, Any, Any]:
+    def _filled(self, feed: Any, rows: Rows, step: int, micro: int, divisor: float) -> tuple[Shape, Any, Any]:
         """The batch as two arrays, laid out as the graph reads them."""
         packed = pack(feed.tokens, rows)
         count, used = len(rows), len(packed.input_ids)
@@ -218,7 +224,7 @@ class GraphStepper(FusedStepper):
         labels = np.zeros((places, *feed.tokens.labels.shape[1:]), dtype=np.float32)
         labels[:count] = packed.labels
         share = np.zeros(places, dtype=np.float32)
-        share[:count] = 1 / weight
+        share[:count] = 1 / divisor
         seed = step_seed(self.seed, step, self.rank, micro) >> 1
         self.turns += 1
         whole = np.concatenate([[seed, step, self.turns], offsets, first, by_token.ravel(), order, starts, [0]])
@@ -306,7 +312,7 @@ class GraphStepper(FusedStepper):
         inputs, words, share, labels = self._inputs(captured)
         encoder = self.network.encoder
         encoder.before_layer = self.update.run_beside(captured.real[:3], words) if first else []
-        encoder.after_layer = self.update.square_layer_beside if last else _nothing
+        encoder.after_layer = self.update.square_layer_beside if last else ignore
         self.pieces.add = not first
         hidden = encoder.first_hidden(inputs, training=True, add=not first)
         logits = head_logits(self.model, hidden[: share.shape[0]])
@@ -319,7 +325,7 @@ class GraphStepper(FusedStepper):
         loss.backward()  # type: ignore[no-untyped-call]
         self.step_loss.copy_(loss.detach()) if first else self.step_loss.add_(loss.detach())
         if last:
-            self.update.note(self.window, self.step_loss, captured.whole[1], layers_squared=True)
+            self.update.add_step(self.window, self.step_loss, captured.whole[1], layers_squared=True)
         encoder.before_layer = []  # events of a capture mean nothing outside of it
 
 
@@ -328,7 +334,7 @@ def _bucketed(tokens: int) -> int:
     return -(-tokens // bucket) * bucket
 
 
-def _nothing(*_: Any) -> None:
+def ignore(*_: Any) -> None:
     """Where nobody is to be told."""
 
 

@@ -37,7 +37,7 @@ REGIONS = 3
 _cuda: Any = torch.cuda
 
 
-class CudaPieces:
+class CudaLayerOps:
     """Everything stays on the device. Sums over tokens are put off and added up once, at the end."""
 
     def __init__(self, small: Group, partial_elements: int) -> None:
@@ -52,7 +52,7 @@ class CudaPieces:
         self._jobs: list[tuple[int, int, int, int]] = []
         self._tables: dict[tuple[Any, ...], Tensor] = {}
         self._expected = (0, 0, 0)
-        self.beside = _cuda.Stream(device)
+        self.side_stream = _cuda.Stream(device)
         """Gradients of weights are made on it: the backward pass goes on without them, and alone is too narrow for the
         device when a batch has few tokens."""
         self._being_read: deque[tuple[torch.cuda.Event, tuple[Tensor, ...]]] = deque()
@@ -89,7 +89,7 @@ class CudaPieces:
         tokens, width = total.shape
         d_total = torch.empty_like(total)
         gamma, beta = flat.gradient("embeddings.LayerNorm.weight"), flat.gradient("embeddings.LayerNorm.bias")
-        partial = self._put_off((gamma, beta), NORM_PROGRAMS, width)
+        partial = self._reserve_partial_sums((gamma, beta), NORM_PROGRAMS, width)
         kernels.embed_backward[(NORM_PROGRAMS,)](
             gradient, total, mean, rstd, flat.weight("embeddings.LayerNorm.weight"), d_total, partial,
             self.seed, shape.dropout, tokens,
@@ -98,7 +98,7 @@ class CudaPieces:
         wide = {"WIDTH": width, "BLOCK": _block(width), "ADD": add}
         order, starts, *_ = inputs.layout
         word = flat.gradient("embeddings.word_embeddings.weight")
-        self._aside(lambda: self._sum_by_place_and_type(flat, inputs, d_total, wide), d_total)
+        self._run_on_side_stream(lambda: self._sum_by_place_and_type(flat, inputs, d_total, wide), d_total)
         kernels.sum_by_word[(tokens,)](d_total, order, starts, inputs.ids, word, **wide)
 
     def _sum_by_place_and_type(self, flat: FlatModel, inputs: Inputs, d_total: Tensor, wide: dict[str, Any]) -> None:
@@ -226,7 +226,7 @@ class CudaPieces:
         rows, width = x.shape
         d_x = torch.empty_like(x)
         tiles = -(-rows // ROW_TILE)
-        partial = self._put_off((into,), tiles, width)
+        partial = self._reserve_partial_sums((into,), tiles, width)
         kernels.activate_backward[(tiles, -(-width // COLUMN_TILE))](
             gradient, x, bias, d_x, partial, rows,
             WIDTH=width, ROWS=ROW_TILE, TILE=COLUMN_TILE, TANH=shape.gelu == "tanh",
@@ -260,7 +260,7 @@ class CudaPieces:
         rows, width = total.shape
         d_x, d_total = torch.empty_like(total), torch.empty_like(total)
         programs = min(NORM_PROGRAMS, -(-rows // NORM_ROWS))
-        partial = self._put_off(into, programs, width)
+        partial = self._reserve_partial_sums(into, programs, width)
         kernels.norm_backward[(programs,)](
             gradient, total, mean, rstd, gamma, d_x, d_total, partial, self.seed, key, rate, rows,
             WIDTH=width, BLOCK=_block(width), ROWS=NORM_ROWS, DROP=self._drops(rate),
@@ -268,16 +268,16 @@ class CudaPieces:
         return d_x, d_total
 
     def weight_gradient(self, gradient: Tensor, x: Tensor, into: Tensor, add: bool) -> None:
-        self._aside(lambda: weight_gradient(gradient, x, into, add), gradient, x)
+        self._run_on_side_stream(lambda: weight_gradient(gradient, x, into, add), gradient, x)
 
-    def _aside(self, work: Callable[[], None], *read: Tensor) -> None:
+    def _run_on_side_stream(self, work: Callable[[], None], *read: Tensor) -> None:
         """Work that nothing in the backward pass waits for, on the stream beside."""
         main = torch.cuda.current_stream()
-        self.beside.wait_stream(main)
-        with torch.cuda.stream(self.beside):
+        self.side_stream.wait_stream(main)
+        with torch.cuda.stream(self.side_stream):
             work()
         done = _cuda.Event()
-        done.record(self.beside)
+        done.record(self.side_stream)
         # Memory is the main stream's to use again: it must not let go of these before they have been read.
         self._being_read.append((done, read))
         if len(self._being_read) > BEHIND:
@@ -292,16 +292,16 @@ class CudaPieces:
         into.add_(x.sum(0, dtype=torch.float32)) if add else torch.sum(x, 0, dtype=torch.float32, out=into)
 
     def finish_layer(self) -> None:
-        self._aside(self._add_up)
+        self._run_on_side_stream(self._reduce_partial_sums)
         self._region = (self._region + 1) % REGIONS
         self._used = self._region * (self._partials.numel() // REGIONS)
 
     def finish_backward(self) -> None:
-        self._add_up()
-        torch.cuda.current_stream().wait_stream(self.beside)
+        self._reduce_partial_sums()
+        torch.cuda.current_stream().wait_stream(self.side_stream)
         self._being_read.clear()
 
-    def _add_up(self) -> None:
+    def _reduce_partial_sums(self) -> None:
         """One kernel for every sum that was put off."""
         jobs, self._jobs = self._jobs, []
         key = (self.add, *jobs)
@@ -311,7 +311,7 @@ class CudaPieces:
         grid = (len(jobs), -(-widest // 128))
         kernels.add_up[grid](self._partials, self._tables[key], self._small.gradient, TILE=128, DEEP=32, ADD=self.add)
 
-    def _put_off(self, into: tuple[Tensor, ...], programs: int, width: int) -> Tensor:
+    def _reserve_partial_sums(self, into: tuple[Tensor, ...], programs: int, width: int) -> Tensor:
         partial = self._take(programs * width * len(into))
         for index, target in enumerate(into):
             start = int(partial.storage_offset()) + index * programs * width

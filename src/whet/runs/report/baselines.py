@@ -10,7 +10,7 @@ from whet.metrics.scores import higher_is_better
 from whet.records import Baselines, Record
 from whet.runs.report.charts import metric_words
 from whet.runs.report.scores import shown
-from whet.runs.verdict.beside import IN_FULL, is_ahead, is_visible, rows_in_words
+from whet.runs.verdict.baselines import IN_FULL, is_ahead, is_visible, rows_in_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
+class BaselineTable:
     """One split."""
 
     title: str
@@ -36,15 +36,15 @@ class Beside:
     left_out: list[str]
 
 
-def beside_of(records: Iterable[Record]) -> list[Beside]:
+def baseline_tables(records: Iterable[Record]) -> list[BaselineTable]:
     """A table for each split on which the baselines were measured."""
     return [_table(record) for record in records if isinstance(record, Baselines)]
 
 
-def _table(found: Baselines) -> Beside:
+def _table(found: Baselines) -> BaselineTable:
     every = [{"name": "fine-tuned", "value": found.value, "interval": found.interval}, *found.baselines]
     every.sort(key=lambda each: each["value"], reverse=higher_is_better(found.metric))
-    return Beside(
+    return BaselineTable(
         title=f"{metric_words(found.metric)} on {rows_in_words(found, of=True)}",
         lines=[_line(found, each) for each in every],
         left_out=found.left_out,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from whet.utils.foreign_files import parse_json, read_text, replace_file, whole_lines
+from whet.utils.untrusted_files import parse_json, read_text, replace_file, whole_lines
 
 
 def test_a_file_is_replaced_and_what_a_link_leads_to_is_not(tmp_path: Path) -> None:

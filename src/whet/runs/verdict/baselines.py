@@ -7,7 +7,7 @@ from typing import Any
 
 from whet.metrics.scores import higher_is_better
 from whet.records import Baselines
-from whet.runs.verdict.features import ROWS_TO_BLAME, Signs, few_rows
+from whet.runs.verdict.features import ROWS_TO_BLAME, CurveFeatures, few_rows
 
 FOUND = 2.0
 """Standard deviations from which on answers have something to do with the labels."""
@@ -30,15 +30,15 @@ def rows_in_words(found: Baselines, of: bool = False) -> str:
     return f"{found.rows:,}{of_all} {'held-out' if found.out_of_fold else found.split} rows"
 
 
-def labels_to_blame(s: Signs) -> bool:
+def labels_to_blame(s: CurveFeatures) -> bool:
     """Whether the rows can show that labels do not follow from the texts.
 
     A task beyond the model looks the same. Without baselines nothing speaks for that; with them, the rows must be
     many, and none of the answers may have anything to do with the labels.
     """
-    if s.seen.beside is None:
+    if s.seen.baselines is None:
         return not few_rows(s)
-    return s.left_open <= ROWS_TO_BLAME and not finds_something(s.seen.beside)
+    return s.left_open <= ROWS_TO_BLAME and not finds_something(s.seen.baselines)
 
 
 def finds_something(found: Baselines) -> bool:
