@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = {
     path.name: path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-    if path.name != "log.md"  # what was measured with the flags of its day
+    if path.name != "experiments.md"  # names flags of the scripts in benchmarks/
 }
 FOREIGN = {"--max-restarts", "--num_machines", "--num_processes", "--multi_gpu", "--cpu", "--requeue", "--half"}
 """Flags of torchrun, accelerate, Slurm and of scripts beside the package."""
