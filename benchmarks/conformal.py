@@ -14,7 +14,7 @@ import numpy as np
 
 from whet.errors import WhetError
 from whet.metrics.calibration import usable_temperature
-from whet.metrics.conformal import covered, in_set, limit_for, strangeness
+from whet.metrics.conformal import covered, in_set, nonconformity, quantile_for
 from whet.metrics.scores import probabilities
 from whet.runs.folder import RunFolder
 from whet.runs.report.mistakes import read_answers
@@ -33,7 +33,7 @@ def measure(run: str, coverage: float, splits: int) -> str:
         one, other = order[: len(order) // 2], order[len(order) // 2 :]
         temperature = 1.0 if task == "regression" else usable_temperature(task, logits[one], truth[one])[0]
         chances = probabilities(task, logits if task == "regression" else logits / temperature)
-        limit = limit_for(coverage, strangeness(task, chances[one], truth[one]))
+        limit = quantile_for(coverage, nonconformity(task, chances[one], truth[one]))
         shares.append(covered(task, chances[other], truth[other], limit).mean())
         if task != "regression":
             held = in_set(chances[other], limit).sum(axis=1)

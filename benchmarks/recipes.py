@@ -36,7 +36,7 @@ TEXTS = {
 SIZES = (16, 32, 64, 128, 300, 1_000, 4_000)
 CONTENDERS = ("whet", "course", "linear", "setfit")
 TEST_ROWS = 1_000
-FEWEST_OF_A_CLASS = 3
+MIN_OF_A_CLASS = 3
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def read_draw(glue: Path, draw: Draw) -> tuple[list[dict[str, Any]], list[dict[s
         rng = np.random.default_rng([draw.seed, attempt])
         chosen = [table[row] for row in rng.permutation(len(table))[: draw.rows]]
         counts = np.bincount([row["label"] for row in chosen], minlength=2)
-        if counts.min() >= FEWEST_OF_A_CLASS:
+        if counts.min() >= MIN_OF_A_CLASS:
             break
     names = [name for name in ("validation", "test") if (glue / draw.set / f"{name}.parquet").exists()]
     held = [row for name in names for row in pq.read_table(glue / draw.set / f"{name}.parquet").to_pylist()]

@@ -25,7 +25,7 @@ from verdict_synthetic import f1_by_kind
 
 from whet.errors import Diverged
 from whet.runs.folder import RunFolder
-from whet.runs.verdict.judge import SICK, verdict_of
+from whet.runs.verdict.judge import PROBLEM_VERDICTS, verdict_of
 
 TEXTS = {
     "sst2": ("sentence",),
@@ -179,7 +179,7 @@ def report(results: list[dict[str, Any]]) -> None:
     kinds = sorted({truth for truth, _ in pairs})
     scores = f1_by_kind(pairs, kinds)
     healthy = [r for r in results if r["expected"][0] == "healthy"]
-    sick = sum(r["verdict"] in SICK - set(FINE) for r in healthy)
+    sick = sum(r["verdict"] in PROBLEM_VERDICTS - set(FINE) for r in healthy)
     print(
         f"\n{sum(r['right'] for r in results)} of {len(results)} right, macro-F1 {np.mean(list(scores.values())):.3f}"
     )

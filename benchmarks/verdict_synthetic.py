@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from whet.runs.verdict.features import CurveData, CurveFeatures
-from whet.runs.verdict.judge import SICK, entropy
+from whet.runs.verdict.judge import PROBLEM_VERDICTS, entropy
 from whet.runs.verdict.rules import first_call
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -57,7 +57,7 @@ def main() -> None:
         columns[f"noise × {noise:g}"] = {
             **scores,
             "macro-F1": sum(scores.values()) / len(scores),
-            "healthy called sick": sum(found in SICK for found in healthy) / len(healthy),
+            "healthy called sick": sum(found in PROBLEM_VERDICTS for found in healthy) / len(healthy),
         }
         wrong = Counter((truth, found) for truth, found in pairs if truth != found)
         print(

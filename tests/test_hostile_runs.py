@@ -97,7 +97,7 @@ def test_predictions_that_claim_more_rows_than_they_have_room_for(run: Path) -> 
 
 
 def test_texts_that_repeat_are_measured_before_they_are_written_out(run: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("whet.runs.predictions.MOST_BYTES", 1000)
+    monkeypatch.setattr("whet.runs.predictions.MAX_BYTES", 1000)
     with pytest.raises(ArtifactError, match="GB of validation rows"):
         labelled_rows(RunFolder.open(run), "validation")
 

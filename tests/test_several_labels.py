@@ -12,7 +12,7 @@ from tests.data_files import load, text
 from tests.run_folders import build_run
 from whet.data.audit.audit import audit
 from whet.data.audit.columns import several_labels
-from whet.runs.label_words import a_row, facts_of, together
+from whet.runs.label_words import facts_of, per_row, together
 from whet.runs.report.content import read_report
 from whet.runs.report.html import render_html, render_markdown
 
@@ -28,7 +28,7 @@ def test_labels_a_row_and_those_that_come_together_are_counted() -> None:
 
 def test_they_are_told_in_words() -> None:
     facts = several_labels(LABELS, ("a", "b", "c"))
-    assert a_row(facts["labels_a_row"]) == "1.2 on average, at most 2; 25% of the rows have none"
+    assert per_row(facts["labels_a_row"]) == "1.2 on average, at most 2; 25% of the rows have none"
     assert together(facts["together"]) == "'b' and 'a' (2 rows, 100% of those with 'b')"
     assert [name for name, _ in facts_of(facts)] == ["labels a row", "labels most often together"]
     assert facts_of({"rows": 4}) == []
@@ -69,5 +69,5 @@ def test_many_label_columns_are_counted_in_one_line() -> None:
         "text": [text(n) for n in range(60)],
         **{name: [int(n % 30 == k) for n in range(60)] for k, name in enumerate(names)},
     }
-    line = load(rows, label=",".join(names)).said[0]
+    line = load(rows, label=",".join(names)).messages[0]
     assert "label in 30 columns, 'topic 0', 'topic 1', 'topic 2' and 27 more: multilabel" in line

@@ -267,15 +267,15 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, s
     return found
 
 
-MOST_TOML = 64_000
+MAX_TOML = 64_000
 RESERVED_VARIABLES = frozenset({"WHET_CACHE", "WHET_DEBUG"})
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Settings of a TOML file: in their sections, or plain names at the top."""
     try:
-        if path.stat().st_size > MOST_TOML:
-            raise UsageError(f"{str(path)!r} is larger than {MOST_TOML:,} bytes, which no settings file is.")
+        if path.stat().st_size > MAX_TOML:
+            raise UsageError(f"{str(path)!r} is larger than {MAX_TOML:,} bytes, which no settings file is.")
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"Cannot read the settings file {str(path)!r}: {error.strerror}.") from None

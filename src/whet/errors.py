@@ -94,7 +94,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(names)}."
 
 
-def some_of(names: Sequence[str], most: int = 8, *, quoted: bool = True) -> str:
+def shortened_list(names: Sequence[str], most: int = 8, *, quoted: bool = True) -> str:
     """The first of these names and how many more there are."""
     listed = ", ".join(map(repr if quoted else str, names[:most]))
     return f"{listed} and {len(names) - most:,} more" if len(names) > most else listed

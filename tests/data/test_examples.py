@@ -33,7 +33,7 @@ def test_second_load_comes_from_the_cache(tmp_path: Path, monkeypatch: pytest.Mo
     before = load(path)
     monkeypatch.setattr("whet.data.examples.read_source", None)
     after = load(path)
-    assert (after.fingerprint, after.said, after.task) == (before.fingerprint, before.said, before.task)
+    assert (after.fingerprint, after.messages, after.task) == (before.fingerprint, before.messages, before.task)
 
 
 def test_cache_is_never_stale(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_other_splits_are_left_out_and_it_is_said() -> None:
     table = {"text": [text(n) for n in range(40)], "label": ["a", "b"] * 20}
     examples = load({"train": table, "unsupervised": table})
     assert "unsupervised" not in examples.splits
-    assert "'unsupervised' is left out" in examples.said[0]
+    assert "'unsupervised' is left out" in examples.messages[0]
 
 
 def test_memory_stays_flat_over_many_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

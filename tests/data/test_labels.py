@@ -27,7 +27,7 @@ def test_zero_and_one_are_a_regression_when_asked() -> None:
 def test_decimals_make_a_regression_and_it_is_said() -> None:
     examples = load(([text(n) for n in range(60)], [n / 7 for n in range(60)]))
     assert examples.task.kind == "regression"
-    assert "regression (the labels have decimals)" in examples.said[0]
+    assert "regression (the labels have decimals)" in examples.messages[0]
 
 
 def test_decimal_commas_are_refused() -> None:
@@ -138,4 +138,4 @@ def test_an_empty_cell_among_classes_is_refused_and_the_way_out_is_named() -> No
 )
 def test_grades_are_classes_and_the_other_way_is_said(labels: list[Any], graded: bool) -> None:
     examples = load(([text(number) for number in range(60)], (labels * 60)[:60]))
-    assert ("classes; --task regression if their order matters" in examples.said[0]) == graded
+    assert ("classes; --task regression if their order matters" in examples.messages[0]) == graded

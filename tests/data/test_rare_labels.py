@@ -29,7 +29,7 @@ def test_labels_with_fewer_rows_are_left_out_with_their_rows_and_it_is_said() ->
     assert examples.task == Task("multiclass", ("bad", "good", "rare"))
     assert set(by_row(examples)) == set(range(1, 43))
     line = "Labels with fewer than 2 training rows, 1 of 4, are left out (--min-rows --rare): 'once' (1)."
-    assert line in examples.said
+    assert line in examples.messages
     assert examples.origin["rare_labels"] == {"once": 1}
     assert examples.origin["rare_rows"] == {"train": 1}
 
@@ -57,7 +57,7 @@ def test_min_rows_says_what_is_rare() -> None:
 def test_nothing_rare_changes_nothing() -> None:
     plain, asked = load(columns(labelled(40))), load(columns(labelled(40)), rare="other", min_rows=5)
     assert (asked.task, asked.fingerprint) == (plain.task, plain.fingerprint)
-    assert asked.said == plain.said
+    assert asked.messages == plain.messages
 
 
 @pytest.mark.parametrize("one_column", [True, False])

@@ -93,8 +93,8 @@ def test_without_two_labels_that_can_be_split_all_rare_ones_are_listed() -> None
 
 def test_shares_and_counts_are_said() -> None:
     examples = load(tuple(zip(*labelled(200), strict=True)))
-    assert "160 train, 20 validation, 20 test" in examples.said[-1]
-    assert "--validation --test" in examples.said[-1]
+    assert "160 train, 20 validation, 20 test" in examples.messages[-1]
+    assert "--validation --test" in examples.messages[-1]
 
 
 def test_validation_is_taken_from_training_where_only_test_is_given() -> None:

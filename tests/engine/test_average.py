@@ -10,7 +10,7 @@ import torch
 from tests.conftest import random_tokens, small_model
 from whet.config import TrainConfig
 from whet.data.tokens.batches import BatchOrder
-from whet.engine.average import Average, gap_before
+from whet.engine.average import Average, update_gap
 from whet.engine.dispatch import choose_path
 from whet.engine.losses import Loss
 from whet.engine.network import TokenBatches
@@ -51,10 +51,10 @@ def logits(training: Training) -> torch.Tensor:
 
 
 def test_each_update_knows_when_the_last_one_was() -> None:
-    updates = [step for step in range(1, 1000) if gap_before(step)]
-    assert [gap_before(step) for step in updates] == [b - a for a, b in zip([0, *updates], updates, strict=False)]
+    updates = [step for step in range(1, 1000) if update_gap(step)]
+    assert [update_gap(step) for step in updates] == [b - a for a, b in zip([0, *updates], updates, strict=False)]
     assert updates[:33] == [*range(1, 33), 34]
-    assert max(gap_before(step) for step in updates) == 8
+    assert max(update_gap(step) for step in updates) == 8
 
 
 @pytest.mark.parametrize("decay", [0.5, 0.99])
@@ -65,7 +65,7 @@ def test_the_mean_is_that_of_its_definition(decay: float) -> None:
     for step in range(1, 200):
         source.copy_(torch.randn(3, generator=torch.Generator().manual_seed(step)))
         average.after(step)
-        if gap_before(step):
+        if update_gap(step):
             kept = min(decay ** (step - last), (last / step) ** 9)
             wanted, last = kept * wanted + (1 - kept) * source, step
     assert torch.allclose(average.named()["w"], wanted.double(), rtol=1e-9)
@@ -87,7 +87,7 @@ def test_every_path_averages_the_weights_that_it_trains(width: int, path: str) -
     for step in range(1, 41):
         training.steps(step - 1, step)
         now = training.state()["model"]
-        if gap := gap_before(step):
+        if gap := update_gap(step):
             kept = min(0.8**gap, ((step - gap) / step) ** 9)
             wanted = {name: kept * wanted.get(name, now[name]) + (1 - kept) * now[name] for name in now}
     found, used = training.state()["average"], getattr(training.network, "flat", None)

@@ -145,7 +145,7 @@ def test_loss_and_gradients_are_those_of_plain_autograd(
     path: str, micro_rows: int, weights: tuple[float, ...] | None, smoothing: float
 ) -> None:
     loss = Loss(Task("binary", ("no", "yes")), weights, smoothing, contrastive=0.4)
-    feed, stepper = laid_out(path, "bert", loss)
+    feed, stepper = with_order(path, "bert", loss)
     rows, plain = feed.order.at(0), small_model("bert", width=64)
     parts = split(rows, micro_rows)  # what goes through the model together is compared, and nothing else
     wanted = sum((plain_loss(plain, feed, part, loss, feed.loss_divisor(rows)) for part in parts), torch.zeros(()))
@@ -164,7 +164,7 @@ def test_loss_and_gradients_are_those_of_plain_autograd(
         assert torch.allclose(gradient, expected, rtol=1e-3, atol=1e-6), name
 
 
-def laid_out(path: str, family: str, loss: Loss) -> tuple[TokenBatches, Stepper]:
+def with_order(path: str, family: str, loss: Loss) -> tuple[TokenBatches, Stepper]:
     tokens, config = random_tokens(rows=20, types=family in ("bert", "electra")), TrainConfig(batch_size=8)
     model, order = small_model(family, width=64), BatchOrder(rows=20, batch_size=8, seed=0)
     if path == "fused":
@@ -179,7 +179,7 @@ def laid_out(path: str, family: str, loss: Loss) -> tuple[TokenBatches, Stepper]
 
 def losses(path: str, family: str, micro_rows: int) -> list[float]:
     """Of eight steps with a loss that is half contrastive."""
-    feed, stepper = laid_out(path, family, Loss(Task("binary", ("no", "yes")), contrastive=0.5))
+    feed, stepper = with_order(path, family, Loss(Task("binary", ("no", "yes")), contrastive=0.5))
     stepper.micro_rows, found = micro_rows, []
     for step in range(8):
         rows = feed.order.at(step)
@@ -211,7 +211,7 @@ def test_batches_without_anything_to_compare_are_counted() -> None:
 
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_every_process_counts_what_none_of_them_could_compare(world: int) -> None:
-    feed, stepper = laid_out("packed", "bert", Loss(Task("binary", ("no", "yes")), contrastive=0.5))
+    feed, stepper = with_order("packed", "bert", Loss(Task("binary", ("no", "yes")), contrastive=0.5))
     assert feed.tokens.labels is not None
     stepper.world, stepper.micro_rows = world, 2
     rows = feed.order.at(0)
@@ -221,7 +221,7 @@ def test_every_process_counts_what_none_of_them_could_compare(world: int) -> Non
 
 
 def test_a_step_that_is_taken_again_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    feed, stepper = laid_out("packed", "bert", Loss(Task("binary", ("no", "yes")), contrastive=0.5))
+    feed, stepper = with_order("packed", "bert", Loss(Task("binary", ("no", "yes")), contrastive=0.5))
     rows, backward = feed.order.at(0), stepper.backward
     stepper.micro_rows = 2
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from whet.errors import UsageError
-from whet.metrics.conformal import covered, in_set, limit_for, strangeness
+from whet.metrics.conformal import covered, in_set, nonconformity, quantile_for
 from whet.metrics.scores import probabilities
 
 
@@ -29,24 +29,24 @@ def test_sets_hold_the_truth_as_often_as_was_asked_over_many_splits(task: str, c
     found = []
     for _ in range(60):
         chances, labels = rows(task, 1200, rng)
-        limit = limit_for(coverage, strangeness(task, chances[:400], labels[:400]))
+        limit = quantile_for(coverage, nonconformity(task, chances[:400], labels[:400]))
         found.append(covered(task, chances[400:], labels[400:], limit).mean())
     assert np.mean(found) == pytest.approx(coverage, abs=0.01)
 
 
 def test_the_limit_is_the_row_that_the_theorem_names() -> None:
     strange = np.arange(1, 100) / 100
-    assert limit_for(0.9, strange) == pytest.approx(0.90)  # ceil(100 × 0.9) = the 90th of 99
-    assert limit_for(0.905, strange) == pytest.approx(0.91)
+    assert quantile_for(0.9, strange) == pytest.approx(0.90)  # ceil(100 × 0.9) = the 90th of 99
+    assert quantile_for(0.905, strange) == pytest.approx(0.91)
     with pytest.raises(UsageError, match="It takes at least 9 rows"):
-        limit_for(0.9, strange[:8])
-    assert math.isclose(limit_for(0.9, strange[:9]), 0.09)
+        quantile_for(0.9, strange[:8])
+    assert math.isclose(quantile_for(0.9, strange[:9]), 0.09)
 
 
 @pytest.mark.parametrize("coverage", [0, 1, -0.1, math.nan])
 def test_a_coverage_that_is_no_share_is_refused(coverage: float) -> None:
     with pytest.raises(UsageError, match="above 0 and below 1"):
-        limit_for(coverage, np.arange(100))
+        quantile_for(coverage, np.arange(100))
 
 
 def test_the_set_holds_exactly_the_labels_within_the_limit() -> None:
@@ -57,5 +57,5 @@ def test_the_set_holds_exactly_the_labels_within_the_limit() -> None:
 
 
 def test_a_row_of_several_labels_is_as_strange_as_its_least_likely_one() -> None:
-    found = strangeness("multilabel", [[0.9, 0.3], [0.9, 0.3], [0.9, 0.3]], [[1, 1], [1, 0], [0, 0]])
+    found = nonconformity("multilabel", [[0.9, 0.3], [0.9, 0.3], [0.9, 0.3]], [[1, 1], [1, 0], [0, 0]])
     assert found.tolist() == pytest.approx([0.7, 0.1, 0.0])

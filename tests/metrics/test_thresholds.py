@@ -9,7 +9,7 @@ from whet.metrics.thresholds import (
     across_folds,
     choose_confidence,
     choose_threshold,
-    expected_left,
+    expected_abstention,
     expected_of,
     parse_goal,
 )
@@ -131,7 +131,7 @@ def test_an_error_is_kept_to_by_leaving_the_unsure_rows() -> None:
     kept = confidence >= cut
     assert (~right[kept]).mean() <= 0.1
     assert kept.mean() > 0.25  # error 0.1 is that of rows surer than 0.8 on average
-    left = expected_left(0.1, right, confidence)
+    left = expected_abstention(0.1, right, confidence)
     assert left.error.low < 0.1 < left.error.high
     assert left.answered.value == pytest.approx(kept.mean(), abs=0.05)
 

@@ -12,7 +12,7 @@ from whet.cli.terminal import show_result
 from whet.runs import score_words as words
 from whet.runs.report.content import read_report
 from whet.runs.report.model_card import model_card
-from whet.runs.verdict.judge import observe
+from whet.runs.verdict.judge import curve_data
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_regression_is_told_beside_a_constant_prediction(tmp_path: Path, capsy
 
 
 def test_a_verdict_on_a_regression_speaks_of_a_constant_prediction(tmp_path: Path) -> None:
-    seen = observe(build_run(tmp_path / "run", task="regression").records())
+    seen = curve_data(build_run(tmp_path / "run", task="regression").records())
     assert seen.constant == "constant prediction"
     assert seen.answer.startswith("always predicting ")
 

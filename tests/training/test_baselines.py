@@ -147,8 +147,8 @@ def test_folds_hold_out_the_same_rows_from_the_baselines(home: Path, tmp_path: P
 
 def test_long_data_is_sampled_and_says_so(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(made, "EVALUATED_ROWS", 5)
-    monkeypatch.setattr(made, "FEWEST_TOKENS", 500)
-    monkeypatch.setattr(made, "MOST_TOKENS", 500)
+    monkeypatch.setattr(made, "MIN_TOKENS", 500)
+    monkeypatch.setattr(made, "MAX_TOKENS", 500)
     run = train(home, tmp_path / "run")
     record = run.baselines["test"]
     taken = {each["name"]: each["trained_on"] for each in record.baselines}

@@ -10,7 +10,7 @@ from whet import TrainingArguments
 from whet.config import make_config
 from whet.errors import UsageError
 from whet.task import Task
-from whet.training.recipe import epochs_for, follow_recipe, rate_for, refuse_contrastive, settle_folds
+from whet.training.recipe import epochs_for, follow_recipe, rate_for, refuse_contrastive, resolve_folds
 
 BINARY = Task("binary", ("no", "yes"))
 
@@ -51,12 +51,12 @@ def test_the_recipe_is_the_default_and_the_trainer_keeps_the_course() -> None:
     ],
 )
 def test_folds_are_for_whom_no_split_was_asked(settings: dict[str, Any], folds: int | str) -> None:
-    assert settle_folds(make_config(settings)).data.folds == folds
+    assert resolve_folds(make_config(settings)).data.folds == folds
 
 
 def test_seeds_of_a_split_model_are_refused() -> None:
     with pytest.raises(UsageError, match="seeds is 2, and shard=True trains one model"):
-        settle_folds(make_config({"seeds": 2, "shard": True}))
+        resolve_folds(make_config({"seeds": 2, "shard": True}))
 
 
 def test_the_course_is_left_as_it_is() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.synthetic_curves import draw
 from whet.records import Evaluation, Finding, Record, Start
-from whet.runs.verdict.judge import SICK, SURE_ENOUGH, early_verdict, verdict_of
+from whet.runs.verdict.judge import PROBLEM_VERDICTS, SURE_ENOUGH, early_verdict, verdict_of
 
 
 def records(truth: str, seed: int) -> list[Record]:
@@ -77,7 +77,7 @@ def test_a_doubtful_verdict_is_not_told() -> None:
     runs = [records(truth, seed) for truth in ("erratic", "underfitting") for seed in range(4)]
     beginnings = [run[:end] for run in runs for end in range(4, len(run))]
     doubtful = [part for part in beginnings if verdict_of(part).confidence < SURE_ENOUGH]
-    assert {verdict_of(part).verdict for part in doubtful} & SICK
+    assert {verdict_of(part).verdict for part in doubtful} & PROBLEM_VERDICTS
     assert [early_verdict(part, 1) for part in doubtful] == [None] * len(doubtful)
 
 

@@ -99,9 +99,9 @@ def test_a_kill_in_the_middle_of_a_sum_keeps_its_step_line(run: Run, expected: d
 
 
 def test_a_stop_in_the_middle_of_a_sum_keeps_its_step_line(run: Run, expected: dict[str, Any]) -> None:
-    from whet.training.plan import Tick
+    from whet.training.plan import StepDone
 
-    run.told_to_stop_at(Tick, 7)
+    run.told_to_stop_at(StepDone, 7)
     run()
     assert differences(expected, run_contents(run.run)) == []
 

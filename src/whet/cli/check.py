@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from whet.data.examples import Examples
 
 WIDTH = 80
-MOST_LABELS = 12
+MAX_LABELS = 12
 COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
@@ -62,7 +62,7 @@ def check(
         facts = {
             **report.as_dict(),
             "columns": columns,
-            "said": list(examples.said),
+            "said": list(examples.messages),
             "origin": examples.origin,
             "fingerprint": examples.fingerprint,
         }
@@ -80,7 +80,7 @@ def _show(examples: Examples, report: Audit) -> None:
     # A pipe has no width of its own; a terminal may be narrower than the tables are made for.
     console = make_console(sys.stdout)
     console.width = min(WIDTH, console.width) if sys.stdout.isatty() else WIDTH
-    for line in examples.said:
+    for line in examples.messages:
         console.print(Text(line))
     console.print()
     _splits_table(console, report)
@@ -140,15 +140,15 @@ def _labels_table(console: Console, report: Audit) -> None:
     for name in report.splits:
         table.add_column(shown(name), justify="right")
     names = list(report.task.labels)
-    for label in names[:MOST_LABELS]:
+    for label in names[:MAX_LABELS]:
         cells = []
         for facts in report.splits.values():
             labelled = facts["rows"] - facts["unlabelled"]
             count = facts["labels"].get(label, 0)
             cells.append(f"{count:,} ({count / labelled:.0%})" if labelled else "0")
         table.add_row(Text(shown(label)), *cells)
-    if len(names) > MOST_LABELS:
-        table.add_row(Text(f"… {len(names) - MOST_LABELS} more"))
+    if len(names) > MAX_LABELS:
+        table.add_row(Text(f"… {len(names) - MAX_LABELS} more"))
     console.print(table)
     _several_labels(console, report)
     console.print()
@@ -158,11 +158,11 @@ def _several_labels(console: Console, report: Audit) -> None:
     """How many labels a row has, and which come together, in the first split."""
     from rich.text import Text
 
-    from whet.runs.label_words import a_row, together
+    from whet.runs.label_words import per_row, together
 
     name, facts = next(iter(report.splits.items()))
     if "labels_a_row" in facts:
-        console.print(Text(f"Labels a row of {shown(name)}: {a_row(facts['labels_a_row'])}."))
+        console.print(Text(f"Labels a row of {shown(name)}: {per_row(facts['labels_a_row'])}."))
     if facts.get("together"):
         console.print(Text(f"Most often together: {together(facts['together'], 3)}."))
 

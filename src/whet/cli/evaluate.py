@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from whet.cli.options import resolve, setting_option, settings_options
-from whet.errors import some_of
+from whet.errors import shortened_list
 from whet.utils.text import json_text
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def evaluate(run: str, source: str, trust_remote_code: bool | None, as_json: boo
         if result["unlabelled"]:
             click.echo(f"  left out: {_rows(result['unlabelled'])} without a label")
         if result["absent_labels"]:
-            click.echo(f"  not measured, for no row has them: {some_of(result['absent_labels'])}")
+            click.echo(f"  not measured, for no row has them: {shortened_list(result['absent_labels'])}")
         _show_scores(predictor.task, result)
 
 

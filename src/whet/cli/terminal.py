@@ -19,7 +19,7 @@ from whet.records import Baselines, Evaluation, Record, Start, Step
 from whet.runs import score_words as words
 from whet.runs.curves import sparkline
 from whet.runs.progress import Progress, duration, progress
-from whet.runs.verdict.baselines import IN_FULL, most_telling, rows_in_words
+from whet.runs.verdict.baselines import IN_FULL, largest_record, rows_in_words
 from whet.utils.text import neutral, neutral_lines
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def show_result(run: Run) -> None:
         if shown:
             _show("held out" if prefix == "" and run.best and run.best.out_of_fold else split, shown)
     if run.baselines:
-        for line in baselines_table(most_telling(run.baselines.values())):
+        for line in baselines_table(largest_record(run.baselines.values())):
             click.echo(neutral_lines(line))
     elif majority:
         shown = _scores(task, summary["labels"], majority, "", _CONSTANTS[task])

@@ -214,7 +214,7 @@ def _build(path: Path, build: Callable[[Path], None], note: str) -> None:
             build(scratch)
         write_manifest(scratch, _place(path), note)
         if os.path.lexists(path) and _damage(path):
-            _take_away(path)
+            _move_to_trash(path)
         try:
             scratch.rename(path)
         except OSError:
@@ -239,14 +239,14 @@ def _remove(path: Path) -> bool:
         if not alone:
             return False
         try:
-            _take_away(path)
+            _move_to_trash(path)
         except OSError:
             return False
         _delete(lock_path)
         return True
 
 
-def _take_away(path: Path) -> None:
+def _move_to_trash(path: Path) -> None:
     """Rename it first, so that no process ever sees half an entry. What is mapped from it stays readable."""
     doomed = _scratch(path, "gone")
     path.rename(doomed)

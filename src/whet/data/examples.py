@@ -23,7 +23,7 @@ from whet.data.rare_labels import for_known_labels, without_rare
 from whet.data.readers.raw_table import RawSplit
 from whet.data.readers.source import Source, find_source, read_source
 from whet.data.split_writer import SplitWriter, write_made_splits
-from whet.errors import DataError, some_of
+from whet.errors import DataError, shortened_list
 from whet.task import Task
 from whet.utils.text import neutral
 
@@ -42,7 +42,7 @@ class Examples:
     columns: Columns
     origin: dict[str, Any]
     fingerprint: str
-    said: tuple[str, ...]
+    messages: tuple[str, ...]
 
     @functools.cached_property
     def splits(self) -> Any:
@@ -145,7 +145,7 @@ class _Builder:
         self.whole_below = whole_below
         self.found, self.config, self.folder = found, config, folder
         self.labelled, self.task = labelled, task
-        self.said: list[str] = list(found.notes)
+        self.messages: list[str] = list(found.notes)
         self.telling: list[str] = []
 
     def build(self) -> None:
@@ -169,7 +169,7 @@ class _Builder:
             "columns": dataclasses.asdict(columns),
             "origin": self._origin(raw, writers, reader),
             "fingerprint": fingerprint(*([name, writer.digest()] for name, writer in writers.items())),
-            "said": self.said,
+            "said": self.messages,
             "splits": list(writers),
         }
         text = json.dumps(saying, indent=1)  # in ASCII: names of files need not be text
@@ -183,7 +183,7 @@ class _Builder:
             raise DataError(f"there is no training split in {self.found.name!r}.", f"Splits found: {', '.join(raw)}.")
         for name in raw:
             if name not in ORDER:
-                self.said.append(f"The split {name!r} is left out: it is neither train, validation nor test.")
+                self.messages.append(f"The split {name!r} is left out: it is neither train, validation nor test.")
         return {name: raw[name] for name in ORDER if name in raw}
 
     def _note_files(self, raw: dict[str, RawSplit]) -> None:
@@ -194,7 +194,7 @@ class _Builder:
                 alike.setdefault(note, []).extend(part.file for part in split.parts)
         for note, files in alike.items():
             names = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
-            self.said.append(f"{names}: {note}")
+            self.messages.append(f"{names}: {note}")
 
     def _columns(self, first: RawSplit, want_label: bool) -> Columns:
         if self.labelled or not want_label:
@@ -215,7 +215,7 @@ class _Builder:
         texts = f"text {columns.text!r}" + (f", pair {columns.pair!r}" if columns.pair else "")
         flags = "--text --pair"
         if columns.label is None or (not self.labelled and self.task is None):
-            self.said.append(f"Columns: {texts} ({flags}).")
+            self.messages.append(f"Columns: {texts} ({flags}).")
             return None
         first, rare = next(iter(raw.values())), ""
         if self.labelled:
@@ -227,10 +227,10 @@ class _Builder:
         what = f"{reader.task.kind}, {labels}" if labels else reader.task.kind
         note = f" ({reader.note})" if reader.note else ""
         names = label_columns(first, columns.label)
-        given = repr(columns.label) if len(names) <= 8 else f"in {len(names)} columns, {some_of(names, 3)}"
-        self.said.append(f"Columns: {texts}, label {given}: {what}{note} ({flags} --label --task).")
+        given = repr(columns.label) if len(names) <= 8 else f"in {len(names)} columns, {shortened_list(names, 3)}"
+        self.messages.append(f"Columns: {texts}, label {given}: {what}{note} ({flags} --label --task).")
         if rare:
-            self.said.append(rare)
+            self.messages.append(rare)
         return reader
 
     def _check_columns(self, raw: dict[str, RawSplit], columns: Columns) -> None:
@@ -262,7 +262,7 @@ class _Builder:
         for name, split in raw.items():
             if name == "train" and self.labelled and made and reader is not None:
                 parts, line = write_made_splits(split, columns, reader, self.config, self.folder, scratch, shares)
-                self.said.append(line)
+                self.messages.append(line)
                 writers.update(parts)
             else:
                 writer = SplitWriter(self.folder / f"{name}.arrow", name, columns, self.config)
@@ -307,10 +307,10 @@ class _Builder:
     def _note_loss(self, raw: dict[str, RawSplit], writers: dict[str, SplitWriter]) -> None:
         surrogates = sum(split.surrogates for split in raw.values())
         if surrogates:
-            self.said.append(f"{surrogates} lone surrogates were replaced by U+FFFD: they are not characters.")
+            self.messages.append(f"{surrogates} lone surrogates were replaced by U+FFFD: they are not characters.")
         dropped = sum(writer.dropped for writer in writers.values())
         if dropped:
-            self.said.append(f"{dropped} rows with an empty text were left out (--drop-empty).")
+            self.messages.append(f"{dropped} rows with an empty text were left out (--drop-empty).")
 
     def _origin(
         self, raw: dict[str, RawSplit], writers: dict[str, SplitWriter], reader: LabelReader | None

@@ -9,7 +9,7 @@ from typing import Any
 
 from whet.errors import DataError, missing_extra
 
-MOST_ROWS, MOST_COLUMNS, MOST_CHARACTERS = 1_048_576, 16_384, 32_767
+MAX_ROWS, MAX_COLUMNS, MAX_CHARACTERS = 1_048_576, 16_384, 32_767
 _NUMBER = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d{0,9}[1-9])?")
 """Numbers as a sheet shows them; `007` and `1e5` are text."""
 
@@ -43,7 +43,7 @@ def write_excel(
 
 
 def _refuse_too_large(path: Path, rows: int, columns: int) -> None:
-    if rows > MOST_ROWS or columns > MOST_COLUMNS:
+    if rows > MAX_ROWS or columns > MAX_COLUMNS:
         raise DataError(
             f"{rows:,} rows of {columns:,} columns do not fit into an Excel sheet.",
             "Write .csv or .parquet.",
@@ -62,9 +62,9 @@ def _cell(sheet: Any, value: str | float, path: Path, row: int) -> Any:
 
     if not isinstance(value, str):
         return value
-    if len(value) > MOST_CHARACTERS:
+    if len(value) > MAX_CHARACTERS:
         raise DataError(
-            f"the cell has {len(value):,} characters, and Excel holds {MOST_CHARACTERS:,}.",
+            f"the cell has {len(value):,} characters, and Excel holds {MAX_CHARACTERS:,}.",
             "Write .csv or .parquet.",
             file=path.name,
             row=row,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from whet.data.splits import strata_of
-from whet.errors import DataError, UsageError, some_of
+from whet.errors import DataError, UsageError, shortened_list
 
 if TYPE_CHECKING:
     from whet.data.examples import Examples
@@ -85,7 +85,9 @@ def _smallest(texts: dict[int, int], task: Task) -> int:
     if task.kind not in ("binary", "multiclass"):
         return max(FEWEST, min(enough.values(), default=FEWEST)) if task.kind == "multilabel" else sum(texts.values())
     if len(enough) < 2:
-        rare = some_of([f"{task.labels[label]!r} ({n})" for label, n in texts.items() if n < FEWEST], quoted=False)
+        rare = shortened_list(
+            [f"{task.labels[label]!r} ({n})" for label, n in texts.items() if n < FEWEST], quoted=False
+        )
         raise DataError(
             f"labels have fewer than {FEWEST} different texts: {rare}. Nothing can be held out of them to measure.",
             "Add rows, or leave the labels out.",

@@ -26,9 +26,9 @@ from whet.task import Task
 from whet.utils.text import neutral
 
 NEGATIONS = ("not", "non", "no", "un", "in", "dis", "il", "ir", "im")
-MOST_WHOLE_NUMBERS = 100
-MOST_CLASSES = 1000
-MOST_GRADES = 11
+MAX_WHOLE_NUMBERS = 100
+MAX_CLASSES = 1000
+MAX_GRADES = 11
 """Whole numbers without a gap, and no more of them, may be grades: from 0 to 10."""
 
 
@@ -139,14 +139,14 @@ def _whole_numbers(train: RawSplit, found: Survey, column: str, config: DataConf
                 f"{'binary' if len(numbers) == 2 else 'multiclass'}.",
                 column=column,
             )
-    if len(numbers) > MOST_WHOLE_NUMBERS and not asked:
+    if len(numbers) > MAX_WHOLE_NUMBERS and not asked:
         raise train.error(
             f"the label has {len(numbers)} different whole numbers: classes or a quantity?",
             "Say --task multiclass or --task regression.",
             column=column,
         )
     task = _classes_task(train, [str(number) for number in numbers], column, config, found)
-    graded = not asked and 3 <= len(numbers) == numbers[-1] - numbers[0] + 1 <= MOST_GRADES
+    graded = not asked and 3 <= len(numbers) == numbers[-1] - numbers[0] + 1 <= MAX_GRADES
     note = "classes; --task regression if their order matters" if graded else ""
     return LabelReader(task, column, numeric=True, minus_one_is_missing=not asked, note=note)
 
@@ -155,7 +155,7 @@ def _several_in_a_cell(train: RawSplit, found: Survey, column: str, config: Data
     values = found.values
     if all(written_list(value) is not None for value in values):
         return _multilabel(train, found, column, config, None)
-    proven, doubtful = find_delimiter(values) if len(values) <= MOST_CLASSES else (None, None)
+    proven, doubtful = find_delimiter(values) if len(values) <= MAX_CLASSES else (None, None)
     if proven is not None:
         return _multilabel(train, found, column, config, None, proven)
     if doubtful is not None:
@@ -191,7 +191,7 @@ def _multilabel(
         cells = [cut(value) for value in found.values]
         note = f"several in a cell, separated by {delimiter!r}" if delimiter else "several in a cell"
     pieces = {piece for cell in cells for piece in cell if piece is not None and piece.strip()}
-    if found.many or len(pieces) > MOST_CLASSES:
+    if found.many or len(pieces) > MAX_CLASSES:
         raise train.error(f"the lists hold {len(pieces)} different labels.", "Name another column.", column=column)
     if cut and any(len(cut(name)) > 1 for name in declared or ()):
         declared = None  # the categories are whole cells
@@ -219,7 +219,7 @@ def _classes_task(
     if config.min_rows or config.rare:
         return task  # checked when the rare ones among them are gone
     check_classes(task, train, column, config)
-    if found is not None and (found.many or len(names) > min(MOST_CLASSES, max(20, found.rows // 2))):
+    if found is not None and (found.many or len(names) > min(MAX_CLASSES, max(20, found.rows // 2))):
         count = f"more than {len(names)}" if found.many else str(len(names))
         raise train.error(
             f"the label has {count} different values in {found.rows} rows.",
@@ -238,10 +238,10 @@ def check_classes(task: Task, train: RawSplit, column: str, config: DataConfig) 
     if len(names) < 2:
         what = f"every row has the label {names[0]!r}" if names else "no label has enough rows"
         raise train.error(f"{what}.", "A classifier needs two classes or more.", column=column)
-    if len(names) > MOST_CLASSES:
+    if len(names) > MAX_CLASSES:
         raise train.error(
             f"the label has {len(names):,} different values.",
-            f"No more than {MOST_CLASSES:,} are learned; leave rare labels out (--min-rows N).",
+            f"No more than {MAX_CLASSES:,} are learned; leave rare labels out (--min-rows N).",
             column=column,
         )
 

@@ -13,7 +13,7 @@ from whet.data.columns import label_columns
 from whet.data.label_reader import LEFT_OUT, LabelReader
 from whet.data.labels import check_classes
 from whet.data.readers.raw_table import RawSplit
-from whet.errors import UsageError, some_of
+from whet.errors import UsageError, shortened_list
 from whet.task import Task
 from whet.utils.text import neutral
 
@@ -67,7 +67,7 @@ def _kind(kind: str, names: tuple[str, ...]) -> str:
 
 
 def _said(rare: Mapping[str, int], total: int, config: DataConfig, fewest: int) -> str:
-    listed = some_of([f"{neutral(label)!r} ({count:,})" for label, count in rare.items()], 20, quoted=False)
+    listed = shortened_list([f"{neutral(label)!r} ({count:,})" for label, count in rare.items()], 20, quoted=False)
     done = "left out" if config.rare is None else f"merged into {neutral(config.rare)!r}"
     many = f"{len(rare):,} of {total:,}"
     return f"Labels with fewer than {fewest} training rows, {many}, are {done} (--min-rows --rare): {listed}."

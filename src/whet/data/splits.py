@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from whet.errors import DataError, some_of
+from whet.errors import DataError, shortened_list
 from whet.task import Task
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
@@ -122,7 +122,7 @@ def _refuse_too_rare(keys: Any, strata: Any, task: Task, needed: int) -> None:
     rare = {task.labels[label]: count for label, count in texts.items() if count < needed}
     if len(present) - len(rare) >= min(2, len(present)):
         return
-    listed = some_of([f"{name!r} ({count})" for name, count in rare.items()], quoted=False)
+    listed = shortened_list([f"{name!r} ({count})" for name, count in rare.items()], quoted=False)
     raise DataError(
         f"labels have too few different texts to be split in {needed}: {listed}.",
         "Add rows, merge the labels (--rare other), or give your own files: --validation FILE --test FILE.",

@@ -21,14 +21,14 @@ from whet.errors import ArtifactError, DataError, Diverged, EnvironmentFault, In
 if TYPE_CHECKING:
     from torch import Tensor
 
-ANSWER = timedelta(minutes=3)
+ANSWER_TIMEOUT = timedelta(minutes=3)
 """How long a process waits for the others within training, where they are never far apart."""
-SAVING = timedelta(minutes=30)
+SAVE_TIMEOUT = timedelta(minutes=30)
 """… where the main one may still be writing a checkpoint or computing metrics."""
-WORK = timedelta(hours=6)
+WORK_TIMEOUT = timedelta(hours=6)
 """… where another may be reading or tokenizing all of the data."""
 
-_LEFT = "whet-left"
+_ERROR_KEY = "whet-left"
 _KINDS: dict[str, type[WhetError]] = {
     kind.__name__: kind for kind in (UsageError, DataError, ArtifactError, EnvironmentFault, Diverged, Interrupted)
 }
@@ -148,7 +148,7 @@ class DistributedContext:
                     "All processes must read the same files with the same versions, on like processors.",
                 )
 
-    def monitored_barrier(self, most: timedelta = SAVING) -> None:
+    def monitored_barrier(self, most: timedelta = SAVE_TIMEOUT) -> None:
         """Until every process is here, which may have work of its own to do."""
         if self.world == 1:
             return
@@ -172,13 +172,13 @@ class DistributedContext:
             raise
         except WhetError as raised:
             error = raised
-        self.monitored_barrier(WORK)
-        for rank, told in enumerate(self.gather(None if error is None else _told(error))):
+        self.monitored_barrier(WORK_TIMEOUT)
+        for rank, told in enumerate(self.gather(None if error is None else _as_list(error))):
             if told is not None:
                 if rank == self.rank and error is not None:
                     error.rank = self.rank
                     raise error
-                raise _copy(told)
+                raise _as_error(told)
 
     @contextlib.contextmanager
     def publish_error(self) -> Iterator[None]:
@@ -191,19 +191,19 @@ class DistributedContext:
             if self.world > 1:
                 if not isinstance(error, Interrupted | Diverged) and not error.copied:
                     error.rank = self.rank
-                self._tell(error)
+                self._store_error(error)
             raise
         except Exception as error:  # of code that is not ours: a metric, a collator, a library
             reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else ""
             named = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
-            self._tell(EnvironmentFault(f"Rank {self.rank} stopped with {named}."))
+            self._store_error(EnvironmentFault(f"Rank {self.rank} stopped with {named}."))
             raise
 
-    def _tell(self, error: WhetError) -> None:
+    def _store_error(self, error: WhetError) -> None:
         """Where the others look when this process no longer answers."""
         if self.world > 1:
             with contextlib.suppress(Exception):
-                _store().set(_LEFT, json.dumps(_told(error)))
+                _store().set(_ERROR_KEY, json.dumps(_as_list(error)))
 
     @contextlib.contextmanager
     def barrier_on_exit(self) -> Iterator[None]:
@@ -226,38 +226,38 @@ class DistributedContext:
         except RuntimeError as error:
             if computing and not any(word in str(error) for word in ("gloo", "NCCL", "onnection", "imed out")):
                 raise
-            raise self._lost() from None
+            raise self._lost_rank_error() from None
 
-    def _lost(self) -> WhetError:
+    def _lost_rank_error(self) -> WhetError:
         """What another one said when it left, or that it is gone."""
         with contextlib.suppress(Exception):
-            if _store().check([_LEFT]):
-                return _copy(json.loads(_store().get(_LEFT)))
-        silent = self._silent()
+            if _store().check([_ERROR_KEY]):
+                return _as_error(json.loads(_store().get(_ERROR_KEY)))
+        silent = self._dead_ranks()
         named = " and ".join(f"rank {rank} (process {pid})" for rank, pid in silent.items())
         if named:
             message = f"{named[0].upper()}{named[1:]} {'is' if len(silent) == 1 else 'are'} gone or silent."
         else:
             message = f"Rank {self.rank} no longer reaches the others, of {self.world} processes."
-        error = LostRank(message, _what_comes_next())
+        error = LostRank(message, _restart_hint())
         if self.rank == min(set(range(self.world)) - set(silent), default=0):
             error.rank = self.rank  # the first of those that are left says it
         return error
 
-    def _silent(self) -> dict[int, int]:
+    def _dead_ranks(self) -> dict[int, int]:
         """Processes of this machine that are gone or stopped, by rank. One that was just killed is looked for twice."""
         found: dict[int, int] = {}
         for wait in (0.0, 1.0):
             time.sleep(wait)
             for rank, (host, pid) in enumerate(self.places):
-                if rank != self.rank and host == self.places[self.rank][0] and not _runs(pid):
+                if rank != self.rank and host == self.places[self.rank][0] and not _is_running(pid):
                     found[rank] = pid
             if found:
                 break
         return found
 
 
-def _runs(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     """Whether there is such a process, and it is not a dead or a stopped one."""
     import psutil  # type: ignore[import-untyped]
 
@@ -267,18 +267,18 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def _what_comes_next() -> str:
+def _restart_hint() -> str:
     done, most = restarts()
     if done < most:
         return f"All are started again from the last whole checkpoint ({done + 1} of {most})."
     return "Run the same command again to go on from the last whole checkpoint."
 
 
-def _told(error: WhetError) -> list[str]:
+def _as_list(error: WhetError) -> list[str]:
     return [type(error).__name__, error.message, error.hint]
 
 
-def _copy(told: Sequence[str]) -> WhetError:
+def _as_error(told: Sequence[str]) -> WhetError:
     kind, message, hint = told
     error = _KINDS.get(kind, EnvironmentFault)(message, hint)
     error.copied = True

@@ -13,15 +13,15 @@ from datetime import timedelta
 from typing import Any
 
 from whet.distributed.environment import several_processes
-from whet.distributed.group import ANSWER, DistributedContext
+from whet.distributed.group import ANSWER_TIMEOUT, DistributedContext
 from whet.errors import EnvironmentFault
 from whet.utils.device import find_device
 
-LETTING_GO_SECONDS = 0.05
+THREAD_EXIT_SECONDS = 0.05
 """What a thread of gloo gets to let go of the last message, for which it needs Python."""
 
 
-REACHED = timedelta(seconds=30)
+CONNECT_TIMEOUT = timedelta(seconds=30)
 """How long the launcher's store on this machine is tried: it was there before us, unless it was killed since."""
 
 
@@ -36,9 +36,9 @@ def _join_group(*, on_cpu: bool) -> DistributedContext:
     from accelerate import PartialState
 
     try:
-        state = PartialState(cpu=on_cpu, timeout=ANSWER, **_store_for_this_restart())
+        state = PartialState(cpu=on_cpu, timeout=ANSWER_TIMEOUT, **_store_for_this_restart())
         # Not by `on_cpu`: a script may have let them meet before, by its own means.
-        control = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=ANSWER)
+        control = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=ANSWER_TIMEOUT)
     except (RuntimeError, ValueError) as error:
         said = str(error).splitlines()[0].rstrip(".")
         raise EnvironmentFault(
@@ -59,7 +59,7 @@ def _close_gloo_group(control: Any) -> None:
     import torch.distributed as dist
 
     if dist.is_initialized():
-        time.sleep(LETTING_GO_SECONDS)
+        time.sleep(THREAD_EXIT_SECONDS)
         with contextlib.suppress(Exception):
             dist.destroy_process_group(control)
 
@@ -77,7 +77,7 @@ def _store_for_this_restart() -> dict[str, Any]:
         return {}
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = TCPStore(address, port, world, is_master=False, timeout=REACHED)
-    store.set_timeout(ANSWER)
+    store = TCPStore(address, port, world, is_master=False, timeout=CONNECT_TIMEOUT)
+    store.set_timeout(ANSWER_TIMEOUT)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return {"store": PrefixStore(f"whet-attempt-{attempt}", store), "rank": rank, "world_size": world}

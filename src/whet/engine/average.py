@@ -19,13 +19,13 @@ EARLY_POWER = 9
 """Until the decay takes over, step s counts about as s to the power of 8."""
 
 
-def gap_before(step: int) -> int:
+def update_gap(step: int) -> int:
     """Steps since the last update, if the mean is updated after this step, counted from 1; else 0."""
     gap = min(LARGEST_GAP, max(1, 1 << max(0, (step - 1).bit_length() - 5)))
     return 0 if step % gap else gap
 
 
-def kept_share(decay: float, step: int, gap: int) -> float:
+def decay_over_gap(decay: float, step: int, gap: int) -> float:
     """The share of the mean that stays when the weights after this step are taken in; the first update replaces it."""
     return min(decay**gap, ((step - gap) / step) ** EARLY_POWER)
 
@@ -41,12 +41,12 @@ class Average:
         self.means = [torch.zeros_like(source) for source in self.sources]
         self.begun = False
 
-    def after(self, step: int) -> None:
+    def update(self, step: int) -> None:
         """Take in the weights after this step, counted from 1, if the mean is updated here."""
-        gap = gap_before(step)
+        gap = update_gap(step)
         if not gap:
             return
-        kept = kept_share(self.decay, step, gap) if self.begun else 0.0
+        kept = decay_over_gap(self.decay, step, gap) if self.begun else 0.0
         self.begun = True
         torch._foreach_lerp_(self.means, self.sources, 1.0 - kept)
 

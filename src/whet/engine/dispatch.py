@@ -73,7 +73,7 @@ def _choose_path(
         # Only an update on the CPU, alone and without decay, passes over words that it has not met yet.
         alone = hardware.device.type == "cpu" and config.weight_decay == 0 and ranks.world == 1
         used = None if every_word else used_ids(tokens, model.config.vocab_size, order if alone else None)
-        room = (config.batch_size, most_tokens(tokens[0], config.batch_size))
+        room = (config.batch_size, max_tokens(tokens[0], config.batch_size))
         fused = FusedNetwork(model, hardware, used, decay=config.weight_decay > 0, seed=config.seed, most=room)
         if hardware.device.type == "cuda":
             from whet.engine.fused.cuda.graph_stepper import GraphStepper
@@ -152,7 +152,7 @@ def _ids_in_training_order(tokens: Tokens, order: BatchOrder) -> np.ndarray[Any,
     return np.concatenate(parts)
 
 
-def most_tokens(tokens: Tokens, rows: int) -> int:
+def max_tokens(tokens: Tokens, rows: int) -> int:
     """What the longest rows of the table hold together: no batch of so many rows can have more."""
     longest = np.partition(tokens.lengths, -min(rows, len(tokens)))[-rows:]
     return int(longest.sum()) + 256

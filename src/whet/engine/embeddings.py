@@ -13,13 +13,13 @@ import numpy as np
 from torch import Tensor
 
 from whet.data.tokens.table import TextTokenizer, Tokens
-from whet.engine.logits import Interrupt, compute_logits, tokens_a_batch
+from whet.engine.logits import Interrupt, compute_logits, tokens_per_batch
 from whet.engine.network import Batch, Network, Rows
 from whet.utils.device import Hardware
 
 Array = np.ndarray[Any, Any]
 
-MOST_ROWS_A_BATCH = 1024
+MAX_ROWS_PER_BATCH = 1024
 
 
 class MeanNetwork(Network):
@@ -51,8 +51,8 @@ def mean_token_features(
         MeanNetwork(model, hardware),
         tokens,
         hardware,
-        batch_rows=MOST_ROWS_A_BATCH,
-        batch_tokens=tokens_a_batch(hardware.device),
+        batch_rows=MAX_ROWS_PER_BATCH,
+        batch_tokens=tokens_per_batch(hardware.device),
         rows=rows,
         check_interrupt=check_interrupt,
     )

@@ -13,7 +13,7 @@ from whet.data.tokens.table import Tokens
 from whet.engine.network import Network, Rows
 from whet.engine.packed import GRID_GRAIN
 from whet.utils.device import Hardware, precision
-from whet.utils.memory import give_back, is_memory_error, no_room_for_one_row
+from whet.utils.memory import free_cached_memory, is_memory_error, no_room_for_one_row
 
 Array = np.ndarray[Any, Any]
 Interrupt = Callable[[], None]
@@ -22,7 +22,7 @@ Smaller = Callable[[int], None]
 """Called with the rows a batch that are left when memory ran out."""
 
 
-def tokens_a_batch(device: torch.device) -> int:
+def tokens_per_batch(device: torch.device) -> int:
     """Enough to fill the device, small enough for its caches and its memory."""
     return {"cpu": 2048, "cuda": 16384}.get(device.type, 4096)
 
@@ -69,7 +69,7 @@ def compute_logits(
             except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
                 batch_rows = _half(error, len(places))
             # Out here the error is gone, and with it what it held of the failed batch.
-            give_back(hardware.device)
+            free_cached_memory(hardware.device)
             on_smaller_batch(batch_rows)
     logits = torch.cat(parts).cpu().numpy()
     result = np.empty_like(logits)

@@ -98,7 +98,7 @@ class Stepper:
         self._update(step, loss, rate)
         self.count(feed, rows)
         if self.average is not None:
-            self.average.after(step + 1)
+            self.average.update(step + 1)
 
     def count(self, feed: BatchSource, rows: Rows) -> None:
         """Add a step that is done to the window. Every process counts what all of them had nothing to compare in."""

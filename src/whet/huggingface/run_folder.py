@@ -30,7 +30,7 @@ from whet.training.metadata import describe_environment, majority_answer, prior
 from whet.utils.memory import peak_memory_mb
 
 TRAINER = "trainer.json"
-RECORDS_A_RUN = 100
+RECORDS_PER_RUN = 100
 PROBE_ROWS = 500
 COMPARED_ROWS = 200_000
 """Most training rows among which rows of the evaluation are looked for."""
@@ -137,7 +137,7 @@ class RunFolderCallback(TrainerCallback):  # type: ignore[misc]
         self._held.close()
         trainer = self.trainer
         self.folder = None
-        self._every = max(1, state.max_steps // RECORDS_A_RUN)
+        self._every = max(1, state.max_steps // RECORDS_PER_RUN)
         self._started, self._evaluated, self._best = time.monotonic(), -1, None
         self._logged = (state.global_step, 0.0, 0.0)
         self._rows_a_step = trainer.get_total_train_batch_size(args)

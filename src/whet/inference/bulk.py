@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MANIFEST = "manifest.json"
 PART_ROWS = 65_536
 END_BYTES = 65_536
-Tick = Callable[[int, int], None]
+StepDone = Callable[[int, int], None]
 """Called with the rows that are done and all rows, after every part."""
 
 
@@ -55,7 +55,7 @@ def label_in_parts(
     *,
     part_rows: int = PART_ROWS,
     raw: bool = False,
-    tick: Tick = lambda done, rows: None,
+    tick: StepDone = lambda done, rows: None,
 ) -> Summary:
     """Label every row of the source, in order, into `output`."""
     with tempfile.TemporaryDirectory(prefix="whet-") as scratch:

@@ -12,7 +12,7 @@ import numpy as np
 
 from whet.errors import ArtifactError, UsageError, nearest
 from whet.metrics.calibration import usable_temperature
-from whet.metrics.conformal import covered, in_set, limit_for, strangeness
+from whet.metrics.conformal import covered, in_set, nonconformity, quantile_for
 from whet.metrics.intervals import Interval, wilson
 from whet.metrics.scores import predicted, probabilities
 from whet.metrics.thresholds import (
@@ -20,20 +20,20 @@ from whet.metrics.thresholds import (
     across_folds,
     choose_confidence,
     choose_threshold,
-    expected_left,
+    expected_abstention,
     expected_of,
     parse_goal,
 )
 from whet.runs.decisions import FILE, Decisions, read_decisions
 from whet.runs.folder import SUMS, RunFolder, sum_of
-from whet.runs.report.mistakes import Answers, read_answers
+from whet.runs.report.mistakes import PredictedRows, read_answers
 from whet.task import Task
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Reading:
+class Decided:
     """Logits of some rows, read as the decisions say."""
 
     answers: Array
@@ -46,7 +46,7 @@ class Reading:
     """The conformal set of each row: labels, or low and high of a number."""
 
 
-def read_logits(task: Task, logits: Array, decisions: Decisions) -> Reading:
+def read_logits(task: Task, logits: Array, decisions: Decisions) -> Decided:
     """Labels, chances and sets of these logits."""
     chances = probabilities(task.kind, _scaled(task.kind, logits, decisions.temperature))
     answers = _answers(task, logits, chances, decisions.thresholds)
@@ -55,7 +55,7 @@ def read_logits(task: Task, logits: Array, decisions: Decisions) -> Reading:
         abstain = confidence_of(task.kind, chances) < decisions.confidence
     if decisions.limit is not None:
         candidates = _candidates(task, chances, decisions.limit)
-    return Reading(answers, chances, abstain, candidates)
+    return Decided(answers, chances, abstain, candidates)
 
 
 def confidence_of(kind: str, chances: Array) -> Array:
@@ -161,7 +161,7 @@ def write_decisions(folder: RunFolder, decisions: Decisions) -> None:
             folder.write_json(SUMS, {**sums, FILE: sum_of(folder.model / FILE)})
 
 
-def _validation(folder: RunFolder) -> tuple[Task, Answers]:
+def _validation(folder: RunFolder) -> tuple[Task, PredictedRows]:
     data = folder.data
     task = Task(str(data.get("task", "")), tuple(data.get("labels", ())))
     found = read_answers(folder, "validation", task.kind, task.labels) if task.kind else None
@@ -173,7 +173,7 @@ def _validation(folder: RunFolder) -> tuple[Task, Answers]:
     return task, found
 
 
-def _with_goal(found: Decisions, task: Task, answers: Answers, goal: Goal, positive: str | None) -> Decisions:
+def _with_goal(found: Decisions, task: Task, answers: PredictedRows, goal: Goal, positive: str | None) -> Decisions:
     if task.kind == "regression":
         raise UsageError("A goal is for labels, and this model predicts a number.", "--coverage gives it an interval.")
     chances = probabilities(task.kind, _scaled(task.kind, answers.logits, found.temperature))
@@ -220,28 +220,28 @@ def _places(task: Task, positive: str | None) -> list[int]:
     return [1]
 
 
-def _with_abstention(found: Decisions, task: Task, answers: Answers, error: float) -> Decisions:
+def _with_abstention(found: Decisions, task: Task, answers: PredictedRows, error: float) -> Decisions:
     if task.kind == "regression":
         raise UsageError("Abstaining goes by probabilities, and this model predicts a number.")
     read = read_logits(task, answers.logits, found)
     right, sure = read.answers == answers.labels, confidence_of(task.kind, read.chances)
     right = right.all(axis=1) if right.ndim == 2 else right
     confidence = choose_confidence(error, right, sure)
-    left = expected_left(error, right, sure)
+    left = expected_abstention(error, right, sure)
     expected = {"error": _plain(left.error), "answered": _plain(left.answered)}
     return dataclasses.replace(
         found, abstain=error, confidence=confidence, expected={**found.expected, "abstain": expected}
     )
 
 
-def _with_sets(found: Decisions, task: Task, answers: Answers, coverage: float) -> Decisions:
+def _with_sets(found: Decisions, task: Task, answers: PredictedRows, coverage: float) -> Decisions:
     chances = probabilities(task.kind, _scaled(task.kind, answers.logits, found.temperature))
-    strange = strangeness(task.kind, chances, answers.labels)
-    limit = limit_for(coverage, strange)
+    strange = nonconformity(task.kind, chances, answers.labels)
+    limit = quantile_for(coverage, strange)
 
     def covered_by_others(kept: Array, left: Array) -> Array:
         try:
-            here = limit_for(coverage, strange[kept])
+            here = quantile_for(coverage, strange[kept])
         except UsageError:
             here = limit
         return covered(task.kind, chances[left], answers.labels[left], here)

@@ -28,7 +28,7 @@ from whet.errors import ArtifactError, DataError, EnvironmentFault, missing_extr
 from whet.metrics.intervals import Paired, paired
 from whet.metrics.scores import MAIN_METRIC, evidence, higher_is_better, predicted
 from whet.runs.folder import RunFolder, sum_of
-from whet.runs.report.mistakes import Answers, read_answers
+from whet.runs.report.mistakes import PredictedRows, read_answers
 
 if TYPE_CHECKING:
     from whet.inference.predictor import Predictor
@@ -246,7 +246,7 @@ def quiet_exporter() -> Iterator[None]:
 # Proving -------------------------------------------------------------------------------------------
 
 
-def prove(predictor: Predictor, folder: Path, answers: Answers) -> Proof:
+def prove(predictor: Predictor, folder: Path, answers: PredictedRows) -> Proof:
     """Every validation row through both."""
     kind = predictor.task.kind
     exported = _predict_module(folder).Model(folder)

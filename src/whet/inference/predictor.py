@@ -146,7 +146,7 @@ class Predictor:
         return np.concatenate(parts)
 
     def _compute(self, tokens: Tokens) -> Array:
-        from whet.engine.logits import compute_logits, tokens_a_batch
+        from whet.engine.logits import compute_logits, tokens_per_batch
 
         # A packed forward pass changes the model's configuration while it runs, and a captured one has one place for
         # its input: two at a time would read each other's rows. One pass has all cores anyway.
@@ -156,7 +156,7 @@ class Predictor:
                 tokens,
                 self.hardware,
                 batch_rows=CHUNK_ROWS,
-                batch_tokens=tokens_a_batch(self.hardware.device),
+                batch_tokens=tokens_per_batch(self.hardware.device),
             )
 
     def _tokens(self, texts: Sequence[str], pairs: Sequence[str] | None, start: int) -> Tokens:

@@ -22,7 +22,7 @@ from whet.metrics.scores import (
     checked,
     evidence,
     higher_is_better,
-    one_label_a_row,
+    one_label_per_row,
     probabilities,
     score,
 )
@@ -142,15 +142,15 @@ def compare_baselines(
         every[COMMONEST] = commonest_predictions(kind, outputs.shape[1], train_labels, len(truth))
     taken = {each: rows for each, rows in (trained_on or {}).items() if train_rows is None or rows < train_rows}
     resamples = int(np.clip(_RESAMPLED_NUMBERS // len(truth), 200, 2000))
-    said = {each: evidence(kind, decides, values) for each, values in {name: outputs, **every}.items()}
+    predicted = {each: evidence(kind, decides, values) for each, values in {name: outputs, **every}.items()}
     found = [
         Baseline(
             name=each,
             scores=score(kind, values, truth),
-            test=paired(truth, said[each], said[name], decides, resamples=resamples),
-            interval=_interval(decides, truth, said[each]),
+            test=paired(truth, predicted[each], predicted[name], decides, resamples=resamples),
+            interval=_interval(decides, truth, predicted[each]),
             association=association(kind, values, truth),
-            above_commonest=_above(said.get(COMMONEST), said[each], truth, decides, resamples),
+            above_commonest=_above(predicted.get(COMMONEST), predicted[each], truth, decides, resamples),
             trained_on=taken.get(each),
         )
         for each, values in every.items()
@@ -162,7 +162,7 @@ def compare_baselines(
         rows=len(truth),
         scores=scores,
         baselines=tuple(found),
-        interval=_interval(decides, truth, said[name]),
+        interval=_interval(decides, truth, predicted[name]),
         association=association(kind, outputs, truth),
         train_rows=train_rows,
         of_rows=of_rows,
@@ -189,23 +189,25 @@ def association(kind: str, logits: Any, labels: Any) -> float:
     return float((x * y).sum()) / deviation if deviation > 1e-12 else 0.0
 
 
-def _interval(metric: str, truth: Array, said: Array) -> tuple[float, float] | None:
+def _interval(metric: str, truth: Array, predicted: Array) -> tuple[float, float] | None:
     if metric in PROPORTIONS:
-        true, given = one_label_a_row(truth, said)
+        true, given = one_label_per_row(truth, predicted)
         found = wilson(int((true == given).sum()), len(true))
     else:
         try:
-            found = bootstrap(metric, truth, said, resamples=int(np.clip(_RESAMPLED_NUMBERS // len(truth), 200, 1000)))
+            found = bootstrap(
+                metric, truth, predicted, resamples=int(np.clip(_RESAMPLED_NUMBERS // len(truth), 200, 1000))
+            )
         except UsageError:  # not defined on any resample of these rows
             return None
     # A bootstrap of rows that are all alike knows no others: an interval of no width would claim to be certain.
     return (found.low, found.high) if found.low < found.high else None
 
 
-def _above(commonest: Array | None, said: Array, truth: Array, metric: str, resamples: int) -> float | None:
+def _above(commonest: Array | None, predicted: Array, truth: Array, metric: str, resamples: int) -> float | None:
     if commonest is None:
         return None
-    test = paired(truth, commonest, said, metric, resamples=resamples)
+    test = paired(truth, commonest, predicted, metric, resamples=resamples)
     return test.p_value if (test.difference > 0) == higher_is_better(metric) and test.difference else 1.0
 
 

@@ -23,7 +23,7 @@ PRECISION = 1e-6
 BOUND = 1e-3
 """A temperature that is so near to the coldest or hottest one may lie beyond it."""
 
-FEWEST_ROWS, FEWEST_OF_A_KIND = 50, 5
+MIN_ROWS, MIN_OF_A_KIND = 50, 5
 """Rows, and right and wrong answers among them, that it takes to fit a temperature that is used."""
 
 
@@ -104,12 +104,12 @@ def usable_temperature(task: str, logits: Any, labels: Any) -> tuple[float, str]
 
     A few rows without a mistake would ask for certainty.
     """
-    if len(labels) < FEWEST_ROWS:
-        return 1.0, f"{len(labels)} rows are too few, {FEWEST_ROWS} are needed"
+    if len(labels) < MIN_ROWS:
+        return 1.0, f"{len(labels)} rows are too few, {MIN_ROWS} are needed"
     _, right = _answers(task, logits, labels, 1.0)
     for kind, count in (("wrong", int((right == 0).sum())), ("right", int(right.sum()))):
-        if count < FEWEST_OF_A_KIND:
-            return 1.0, f"{count} {kind} answers are too few, {FEWEST_OF_A_KIND} are needed"
+        if count < MIN_OF_A_KIND:
+            return 1.0, f"{count} {kind} answers are too few, {MIN_OF_A_KIND} are needed"
     found = fit_temperature(task, logits, labels)
     if not COLDEST * (1 + BOUND) < found < HOTTEST * (1 - BOUND):
         return 1.0, f"the search for a temperature ended at its bound, {divisor_in_words(found)}"

@@ -20,7 +20,7 @@ ROUNDING = 1e-9
 """0.9 / (1 - 0.9) is a little more than 9 in binary numbers."""
 
 
-def strangeness(task: str, chances: Any, labels: Any) -> Array:
+def nonconformity(task: str, chances: Any, labels: Any) -> Array:
     """One number a row; `chances` are probabilities [rows, labels], or predictions [rows, 1] for regression."""
     values, truth = np.asarray(chances, np.float64), np.asarray(labels)
     if task == "regression":
@@ -30,11 +30,11 @@ def strangeness(task: str, chances: Any, labels: Any) -> Array:
     return np.asarray(1 - values[np.arange(len(truth)), truth.astype(np.int64)])
 
 
-def limit_for(coverage: float, strange: Any) -> float:
+def quantile_for(coverage: float, scores: Any) -> float:
     """The strangeness up to which a label belongs into the set."""
     if not 0 < coverage < 1:
         raise UsageError(f"The coverage is {coverage:g}.", "It must be above 0 and below 1, such as 0.9.")
-    values = np.sort(np.asarray(strange, np.float64))
+    values = np.sort(np.asarray(scores, np.float64))
     place = math.ceil((len(values) + 1) * coverage - ROUNDING)
     if place > len(values):
         needed = math.ceil(coverage / (1 - coverage) - ROUNDING)
@@ -51,4 +51,4 @@ def in_set(chances: Any, limit: float) -> Array:
 
 def covered(task: str, chances: Any, labels: Any, limit: float) -> Array:
     """For each row whether its set holds the truth."""
-    return strangeness(task, chances, labels) <= limit
+    return nonconformity(task, chances, labels) <= limit

@@ -20,11 +20,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Counts:
-    """Rows by class, each array [..., k]: `hit` rightly given the class, `said` given it, `true` of it."""
+    """Rows by class, each array [..., k]: `hit` rightly given the class, `predicted` given it, `true` of it."""
 
     classes: Array
     hit: Floats
-    said: Floats
+    predicted: Floats
     true: Floats
     rows: Floats
     fixed: bool
@@ -35,12 +35,12 @@ def count(labels: Array, predictions: Array, weights: Array | None = None) -> Co
     """Counts over single labels [n] or 0/1 columns [n, k]."""
     if labels.ndim == 2:
         classes: Array = np.arange(labels.shape[1])
-        true, said = labels != 0, predictions != 0
+        true, predicted = labels != 0, predictions != 0
     else:
         classes = np.union1d(labels, predictions)
-        true, said = labels[:, None] == classes, predictions[:, None] == classes
+        true, predicted = labels[:, None] == classes, predictions[:, None] == classes
     w = np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64)
-    return Counts(classes, w @ (true & said), w @ said, w @ true, w.sum(axis=-1), fixed=labels.ndim == 2)
+    return Counts(classes, w @ (true & predicted), w @ predicted, w @ true, w.sum(axis=-1), fixed=labels.ndim == 2)
 
 
 def ratio(top: Array, bottom: Array) -> Floats:
@@ -54,7 +54,7 @@ def accuracy(counts: Counts) -> Floats:
 
 
 def precision(counts: Counts) -> Floats:
-    return ratio(counts.hit, counts.said)
+    return ratio(counts.hit, counts.predicted)
 
 
 def recall(counts: Counts) -> Floats:
@@ -62,14 +62,14 @@ def recall(counts: Counts) -> Floats:
 
 
 def f1(counts: Counts) -> Floats:
-    return ratio(2 * counts.hit, counts.said + counts.true)
+    return ratio(2 * counts.hit, counts.predicted + counts.true)
 
 
 def matthews(counts: Counts) -> Floats:
     """The multi-class Matthews correlation; 0 where labels or predictions are all one class."""
     squared = counts.rows**2
-    together = counts.hit.sum(axis=-1) * counts.rows - (counts.said * counts.true).sum(axis=-1)
-    alone = (squared - (counts.said**2).sum(axis=-1)) * (squared - (counts.true**2).sum(axis=-1))
+    together = counts.hit.sum(axis=-1) * counts.rows - (counts.predicted * counts.true).sum(axis=-1)
+    alone = (squared - (counts.predicted**2).sum(axis=-1)) * (squared - (counts.true**2).sum(axis=-1))
     return ratio(together, np.sqrt(alone))
 
 
@@ -91,8 +91,10 @@ def of_class(measure: Callable[[Counts], Floats], counts: Counts, label: object)
 def averaged(measure: Callable[[Counts], Floats], counts: Counts, average: str) -> Floats:
     """The measure over all classes: each alike (macro), by size (weighted), of the summed counts (micro)."""
     if average == "micro":
-        hit, said, true = (part.sum(axis=-1, keepdims=True) for part in (counts.hit, counts.said, counts.true))
-        return measure(replace(counts, hit=hit, said=said, true=true))[..., 0]
+        hit, predicted, true = (
+            part.sum(axis=-1, keepdims=True) for part in (counts.hit, counts.predicted, counts.true)
+        )
+        return measure(replace(counts, hit=hit, predicted=predicted, true=true))[..., 0]
     each = measure(counts)
     if average == "weighted":
         return ratio((each * counts.true).sum(axis=-1), counts.true.sum(axis=-1))

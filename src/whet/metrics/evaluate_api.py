@@ -11,7 +11,7 @@ import numpy as np
 
 from whet.errors import UsageError, nearest
 from whet.metrics.arrays import Array
-from whet.metrics.inputs import check_together, checked_batch
+from whet.metrics.inputs import check_whole, checked_batch
 from whet.metrics.registry import GENERAL, GLUE, MetricSpec
 
 # Where `evaluate` would look for a metric's code and keep its batches. Here there is neither.
@@ -89,13 +89,15 @@ class Metric:
         return result
 
     def _computed(self, batches: list[tuple[Array, Array]], options: dict[str, Any]) -> dict[str, Any]:
-        truth, said = (_joined(parts, name) for parts, name in zip(zip(*batches, strict=True), _NAMES, strict=True))
-        check_together(self._recipe, truth, said)
+        truth, predicted = (
+            _joined(parts, name) for parts, name in zip(zip(*batches, strict=True), _NAMES, strict=True)
+        )
+        check_whole(self._recipe, truth, predicted)
         try:
             # The values of degenerate cases are documented; the libraries' warnings about them help nobody.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return self._recipe.compute(truth, said, **options)
+                return self._recipe.compute(truth, predicted, **options)
         except (ValueError, TypeError) as error:
             raise UsageError(f"{self.name}: {error}") from error
 

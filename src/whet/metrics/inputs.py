@@ -15,55 +15,57 @@ def checked_batch(spec: MetricSpec, predictions: Any, references: Any) -> tuple[
     """References and predictions of one batch as arrays that `spec` can compute with."""
     said_name = "prediction_scores" if spec.takes == "scores" else "predictions"
     names = ("references", said_name)
-    truth, said = (
+    truth, predicted = (
         flat_column(as_array(values, name)) for values, name in zip((references, predictions), names, strict=True)
     )
-    check_rows(truth, said, names)
+    check_rows(truth, predicted, names)
     if spec.takes == "labels":
-        _check_label_shapes(truth, said)
-        truth, said = _labels(truth, "references"), _labels(said, "predictions")
-        if (truth.dtype.kind in "US") != (said.dtype.kind in "US"):
+        _check_label_shapes(truth, predicted)
+        truth, predicted = _labels(truth, "references"), _labels(predicted, "predictions")
+        if (truth.dtype.kind in "US") != (predicted.dtype.kind in "US"):
             raise UsageError(
-                f"references holds {truth.flat[0]!r} but predictions {said.flat[0]!r}: names and numbers.",
+                f"references holds {truth.flat[0]!r} but predictions {predicted.flat[0]!r}: names and numbers.",
                 "Pass both as label names, or both as class numbers.",
             )
     elif spec.takes == "numbers":
-        truth, said = as_floats(truth, "references"), as_floats(said, "predictions")
+        truth, predicted = as_floats(truth, "references"), as_floats(predicted, "predictions")
         check_finite(truth, "references")
-        check_finite(said, "predictions")
-        if truth.shape != said.shape:
-            raise UsageError(f"references has shape {truth.shape}, but predictions {said.shape}.")
+        check_finite(predicted, "predictions")
+        if truth.shape != predicted.shape:
+            raise UsageError(f"references has shape {truth.shape}, but predictions {predicted.shape}.")
     else:
-        truth, said = _labels(truth, "references"), as_floats(said, said_name)
-        check_finite(said, said_name)
+        truth, predicted = _labels(truth, "references"), as_floats(predicted, said_name)
+        check_finite(predicted, said_name)
     if spec.name == "glue" and (truth == -1).all():
         raise UsageError(
             "references are all -1: this split has no labels, as GLUE's test splits.",
             "Score on the validation split.",
         )
-    return truth, said
+    return truth, predicted
 
 
-def check_together(spec: MetricSpec, truth: Array, said: Array) -> None:
+def check_whole(spec: MetricSpec, truth: Array, predicted: Array) -> None:
     """What can only be seen once all batches are there."""
-    if spec.takes == "scores" and truth.ndim == 1 and said.ndim == 2 and said.shape[1] == 2:
+    if spec.takes == "scores" and truth.ndim == 1 and predicted.ndim == 2 and predicted.shape[1] == 2:
         raise UsageError(
-            f"prediction_scores has shape {said.shape}, but two classes take one score a row.",
+            f"prediction_scores has shape {predicted.shape}, but two classes take one score a row.",
             "Pass the positive class's column: scores[:, 1].",
         )
 
 
-def _check_label_shapes(truth: Array, said: Array) -> None:
-    if truth.shape == said.shape:
+def _check_label_shapes(truth: Array, predicted: Array) -> None:
+    if truth.shape == predicted.shape:
         return
-    if said.ndim > truth.ndim:
-        raise UsageError(f"predictions has shape {said.shape}: these look like logits; take argmax(axis=-1) first.")
-    if truth.ndim > said.ndim:
+    if predicted.ndim > truth.ndim:
         raise UsageError(
-            f"references has shape {truth.shape}, but predictions {said.shape}.",
+            f"predictions has shape {predicted.shape}: these look like logits; take argmax(axis=-1) first."
+        )
+    if truth.ndim > predicted.ndim:
+        raise UsageError(
+            f"references has shape {truth.shape}, but predictions {predicted.shape}.",
             "One-hot labels become class numbers with argmax(axis=-1).",
         )
-    raise UsageError(f"references has shape {truth.shape}, but predictions {said.shape}.")
+    raise UsageError(f"references has shape {truth.shape}, but predictions {predicted.shape}.")
 
 
 def _labels(array: Array, name: str) -> Array:

@@ -22,7 +22,7 @@ from whet.errors import UsageError
 from whet.metrics import counts as of
 from whet.metrics import rankings
 from whet.metrics.arrays import Array, as_array, as_floats, check_rows, flat_column
-from whet.metrics.scores import TASK_METRICS, checked, evidence, metric_named, one_label_a_row, score
+from whet.metrics.scores import TASK_METRICS, checked, evidence, metric_named, one_label_per_row, score
 
 Metric = str | Callable[[Array, Array], float]
 
@@ -33,15 +33,15 @@ Weighted = Callable[[Array, Array, Array], Array]
 
 
 def _counted(measure: Callable[[of.Counts], of.Floats]) -> Weighted:
-    return lambda truth, said, weights: measure(of.count(truth, said, weights))
+    return lambda truth, predicted, weights: measure(of.count(truth, predicted, weights))
 
 
 def _averaged_f1(average: str) -> Weighted:
-    return lambda truth, said, weights: of.averaged(of.f1, of.count(truth, said, weights), average)
+    return lambda truth, predicted, weights: of.averaged(of.f1, of.count(truth, predicted, weights), average)
 
 
 def _of_class_1(measure: Callable[[of.Counts], of.Floats]) -> Weighted:
-    return lambda truth, said, weights: of.of_class(measure, of.count(truth, said, weights), 1)
+    return lambda truth, predicted, weights: of.of_class(measure, of.count(truth, predicted, weights), 1)
 
 
 _WEIGHTED: dict[str, Weighted] = {
@@ -63,13 +63,13 @@ Resampled = Callable[[Array, Array, Array], Array]
 """A metric of (labels [n], predictions [n], rows drawn [resamples, n]): one value a resample."""
 
 
-def _pearsons(truth: Array, said: Array, rows: Array) -> Array:
-    return _correlations(truth[rows], said[rows])
+def _pearsons(truth: Array, predicted: Array, rows: Array) -> Array:
+    return _correlations(truth[rows], predicted[rows])
 
 
-def _spearmans(truth: Array, said: Array, rows: Array) -> Array:
-    found = _correlations(_resampled_ranks(truth, rows), _resampled_ranks(said, rows))
-    return np.where(np.isfinite(said[rows]).all(axis=1), found, 0.0)
+def _spearmans(truth: Array, predicted: Array, rows: Array) -> Array:
+    found = _correlations(_resampled_ranks(truth, rows), _resampled_ranks(predicted, rows))
+    return np.where(np.isfinite(predicted[rows]).all(axis=1), found, 0.0)
 
 
 def _correlations(x: Array, y: Array) -> Array:
@@ -155,11 +155,11 @@ def bootstrap(
     seed: int = 0,
 ) -> Interval:
     """The percentile interval of a metric: a name in `METRICS`, or any function (labels, predictions)."""
-    truth, said = _rows(labels, predictions)
-    value = _value(metric, truth, said)
+    truth, predicted = _rows(labels, predictions)
+    value = _value(metric, truth, predicted)
     if metric in PROPORTIONS:
-        truth, said = one_label_a_row(truth, said)
-    draws = np.concatenate([each for (each,) in _draws(metric, truth, (said,), resamples, seed)])
+        truth, predicted = one_label_per_row(truth, predicted)
+    draws = np.concatenate([each for (each,) in _draws(metric, truth, (predicted,), resamples, seed)])
     low, high = _middle(draws, confidence, metric)
     return Interval(value, low, high, len(truth), confidence)
 
@@ -256,7 +256,7 @@ def _mcnemar(metric: str, truth: Array, first: Array, second: Array, confidence:
     from scipy.special import bdtr
 
     one, two = _value(metric, truth, first), _value(metric, truth, second)
-    a_right, b_right = (np.equal(*one_label_a_row(truth, said)) for said in (first, second))
+    a_right, b_right = (np.equal(*one_label_per_row(truth, predicted)) for predicted in (first, second))
     n, only_a, only_b = len(truth), int((a_right & ~b_right).sum()), int((b_right & ~a_right).sum())
     apart = only_a + only_b
     p_value = min(1.0, 2 * float(bdtr(min(only_a, only_b), apart, 0.5))) if apart else 1.0
@@ -270,7 +270,7 @@ def _mcnemar(metric: str, truth: Array, first: Array, second: Array, confidence:
 
 
 def _draws(
-    metric: Metric, truth: Array, said: tuple[Array, ...], resamples: int, seed: int
+    metric: Metric, truth: Array, predicted: tuple[Array, ...], resamples: int, seed: int
 ) -> Iterator[tuple[Array, ...]]:
     """Scores of resampled rows, a block at a time, for each of the predictions on the same rows."""
     if resamples < 1:
@@ -278,10 +278,10 @@ def _draws(
     random = np.random.default_rng(seed)
     if isinstance(metric, str) and metric in _WEIGHTED:
         by_class = truth.ndim == 1 and metric not in PROPORTIONS
-        yield from _weighted_draws(_WEIGHTED[metric], truth, said, resamples, random, by_class)
+        yield from _weighted_draws(_WEIGHTED[metric], truth, predicted, resamples, random, by_class)
         return
     if isinstance(metric, str) and metric in _RESAMPLED and truth.ndim == 1:
-        labels, *numbers = (as_floats(each, "labels") for each in (truth, *said))
+        labels, *numbers = (as_floats(each, "labels") for each in (truth, *predicted))
         for size in _blocks(resamples, len(truth)):
             rows = random.integers(0, len(truth), size=(size, len(truth)))
             yield tuple(_RESAMPLED[metric](labels, each, rows) for each in numbers)
@@ -289,19 +289,19 @@ def _draws(
     measure = metric_named(metric) if isinstance(metric, str) else metric
     for size in _blocks(resamples, len(truth)):
         rows = random.integers(0, len(truth), size=(size, len(truth)))
-        yield tuple(np.array([measure(truth[pick], each[pick]) for pick in rows]) for each in said)
+        yield tuple(np.array([measure(truth[pick], each[pick]) for pick in rows]) for each in predicted)
 
 
 def _weighted_draws(
     measure: Weighted,
     truth: Array,
-    said: tuple[Array, ...],
+    predicted: tuple[Array, ...],
     resamples: int,
     random: np.random.Generator,
     by_class: bool,
 ) -> Iterator[tuple[Array, ...]]:
     """Equal rows are drawn together: how often each distinct row comes up is one multinomial draw a class."""
-    every = [truth, *said]
+    every = [truth, *predicted]
     table = np.column_stack([np.unique(part, return_inverse=True)[1].reshape(part.shape) for part in every])
     _, where, times = np.unique(table, axis=0, return_index=True, return_counts=True)
     strata = table[where, 0] if by_class else np.zeros(len(where), np.int64)
@@ -311,7 +311,7 @@ def _weighted_draws(
         for rows in own:
             drawn = times[rows].sum()
             weights[:, rows] = random.multinomial(drawn, times[rows] / drawn, size=size)
-        yield tuple(measure(truth[where], each[where], weights) for each in said)
+        yield tuple(measure(truth[where], each[where], weights) for each in predicted)
 
 
 def _blocks(resamples: int, width: int) -> Iterator[int]:
@@ -329,15 +329,15 @@ def _middle(draws: Array, confidence: float, metric: Metric) -> tuple[float, flo
     return float(low), float(high)
 
 
-def _value(metric: Metric, truth: Array, said: Array) -> float:
-    value = float((metric_named(metric) if isinstance(metric, str) else metric)(truth, said))
+def _value(metric: Metric, truth: Array, predicted: Array) -> float:
+    value = float((metric_named(metric) if isinstance(metric, str) else metric)(truth, predicted))
     if not math.isfinite(value):
         raise UsageError(f"{_name(metric)} of these {len(truth)} rows is {value}: there is no interval to give.")
     return value
 
 
-def _rows(labels: Any, said: Any, names: tuple[str, str] = ("labels", "predictions")) -> tuple[Array, Array]:
-    truth, values = flat_column(as_array(labels, names[0])), flat_column(as_array(said, names[1]))
+def _rows(labels: Any, predicted: Any, names: tuple[str, str] = ("labels", "predictions")) -> tuple[Array, Array]:
+    truth, values = flat_column(as_array(labels, names[0])), flat_column(as_array(predicted, names[1]))
     check_rows(truth, values, names)
     return truth, values
 

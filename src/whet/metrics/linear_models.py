@@ -19,14 +19,14 @@ from whet.errors import UsageError, nearest
 from whet.metrics.arrays import Array
 from whet.metrics.scores import MAIN_METRIC
 
-MOST_ROWS = 20_000
+MAX_ROWS = 20_000
 """Training rows of a baseline: more would take minutes, and change little."""
-MOST_CHARACTERS = 4_000
+MAX_CHARACTERS = 4_000
 """Of a text: more than an encoder reads."""
 ALL_CHARACTERS = 10_000_000
 """Of all training texts: counting their words takes some ten seconds."""
-MOST_TERMS = 100_000
-MOST_WEIGHTS = 1_500_000
+MAX_TERMS = 100_000
+MAX_WEIGHTS = 1_500_000
 """Terms times outputs."""
 
 UNSEEN = float(np.log(1e-9))
@@ -40,7 +40,7 @@ FitPredict = Callable[[Array, Array], Array]
 """(rows to train on, rows to predict) -> logits of the latter."""
 
 
-def sample_rows(rows: int, most: int = MOST_ROWS, seed: int = 0) -> Array:
+def sample_rows(rows: int, most: int = MAX_ROWS, seed: int = 0) -> Array:
     """All row numbers, or that many of them: in order, and the same ones every time."""
     if rows <= most:
         return np.arange(rows, dtype=np.int64)
@@ -49,10 +49,10 @@ def sample_rows(rows: int, most: int = MOST_ROWS, seed: int = 0) -> Array:
     return np.sort(np.argsort(raw, kind="stable")[:most]).astype(np.int64)
 
 
-def tfidf_rows(texts: Sequence[str], pairs: Sequence[str] | None = None, most: int = MOST_ROWS) -> Array:
+def tfidf_rows(texts: Sequence[str], pairs: Sequence[str] | None = None, most: int = MAX_ROWS) -> Array:
     """The training rows that `tfidf_predictions` takes: fewer of long texts."""
     rows = sample_rows(len(texts), most)
-    sizes = [min(len(text), MOST_CHARACTERS) for column in (texts, pairs or ()) for text in column]
+    sizes = [min(len(text), MAX_CHARACTERS) for column in (texts, pairs or ()) for text in column]
     mean = sum(sizes) / max(1, len(texts))
     return rows if len(rows) * mean <= ALL_CHARACTERS else sample_rows(len(texts), int(ALL_CHARACTERS / mean))
 
@@ -66,7 +66,7 @@ def tfidf_predictions(
     texts: Sequence[str],
     pairs: Sequence[str] | None = None,
     *,
-    most: int = MOST_ROWS,
+    most: int = MAX_ROWS,
 ) -> Array:
     """Logits of the texts from a linear model on the training texts' words (those of `tfidf_rows`).
 
@@ -79,14 +79,14 @@ def tfidf_predictions(
     rows = tfidf_rows(train_texts, train_pairs, most)
     first = [train_texts[row] for row in rows]
     second = None if train_pairs is None else [train_pairs[row] for row in rows]
-    terms = _Terms(first, second, min(MOST_TERMS, MOST_WEIGHTS // max(1, outputs)))
+    terms = _Terms(first, second, min(MAX_TERMS, MAX_WEIGHTS // max(1, outputs)))
     # The rows of pairs are longer as they are.
     strength = 3.0 if second is None else 1.0
     return _linear(kind, outputs, terms(first, second), labels[rows], terms(texts, pairs), strength)
 
 
 def frozen_predictions(
-    kind: str, outputs: int, train_features: Any, train_labels: Any, features: Any, *, most: int = MOST_ROWS
+    kind: str, outputs: int, train_features: Any, train_labels: Any, features: Any, *, most: int = MAX_ROWS
 ) -> Array:
     """Logits of the rows of features [rows, width] from a linear model on those of the training rows."""
     train, other = np.asarray(train_features, np.float64), np.asarray(features, np.float64)
@@ -158,7 +158,7 @@ class _Terms:
 
 
 def _cut(texts: Sequence[str]) -> list[str]:
-    return [text[:MOST_CHARACTERS] for text in texts]
+    return [text[:MAX_CHARACTERS] for text in texts]
 
 
 def _unit(rows: Array) -> Array:

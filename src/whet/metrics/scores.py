@@ -57,7 +57,7 @@ def higher_is_better(name: str) -> bool:
 
 def accuracy(labels: Any, predictions: Any) -> float:
     """Share of rows that are right; of several labels a row, all must be."""
-    return float(of.accuracy(of.count(*one_label_a_row(*_labels(labels, predictions)))))
+    return float(of.accuracy(of.count(*one_label_per_row(*_labels(labels, predictions)))))
 
 
 def precision(labels: Any, predictions: Any, *, average: str = "binary", pos_label: object = 1) -> float:
@@ -89,13 +89,13 @@ def weighted_f1(labels: Any, predictions: Any) -> float:
 
 def matthews_correlation(labels: Any, predictions: Any) -> float:
     """Correlation between labels and predictions, for any number of classes."""
-    truth, said = _labels(labels, predictions)
+    truth, predicted = _labels(labels, predictions)
     if truth.ndim == 2:
         raise UsageError("matthews_correlation takes one label a row.", "Score each column by itself.")
-    return float(of.matthews(of.count(truth, said)))
+    return float(of.matthews(of.count(truth, predicted)))
 
 
-def one_label_a_row(labels: Array, predictions: Array) -> tuple[Array, Array]:
+def one_label_per_row(labels: Array, predictions: Array) -> tuple[Array, Array]:
     """Several labels a row become one: right as a whole, or not."""
     if labels.ndim == 1:
         return labels, predictions
@@ -113,11 +113,11 @@ def _by_class(
 
 
 def _labels(labels: Any, predictions: Any) -> tuple[Array, Array]:
-    truth, said = flat_column(as_array(labels, "labels")), flat_column(as_array(predictions, "predictions"))
-    check_rows(truth, said)
-    if truth.shape != said.shape:
-        raise UsageError(f"labels has shape {truth.shape}, but predictions {said.shape}.")
-    return truth, said
+    truth, predicted = flat_column(as_array(labels, "labels")), flat_column(as_array(predictions, "predictions"))
+    check_rows(truth, predicted)
+    if truth.shape != predicted.shape:
+        raise UsageError(f"labels has shape {truth.shape}, but predictions {predicted.shape}.")
+    return truth, predicted
 
 
 # Rankings ------------------------------------------------------------------------------------------
@@ -156,37 +156,37 @@ def log_loss(labels: Any, probabilities: Any) -> float:
 
 def pearson(labels: Any, predictions: Any) -> float:
     """Linear correlation."""
-    truth, said = _numbers(labels, predictions)
-    return _correlation(truth, said)
+    truth, predicted = _numbers(labels, predictions)
+    return _correlation(truth, predicted)
 
 
 def spearman(labels: Any, predictions: Any) -> float:
     """Correlation of the ranks."""
-    truth, said = _numbers(labels, predictions)
-    if not np.isfinite(said).all():
+    truth, predicted = _numbers(labels, predictions)
+    if not np.isfinite(predicted).all():
         return 0.0
-    return _correlation(_ranks(truth), _ranks(said))
+    return _correlation(_ranks(truth), _ranks(predicted))
 
 
 def mse(labels: Any, predictions: Any) -> float:
     """Mean squared error."""
-    truth, said = _numbers(labels, predictions)
+    truth, predicted = _numbers(labels, predictions)
     with np.errstate(over="ignore", invalid="ignore"):
-        return float(((truth - said) ** 2).mean())
+        return float(((truth - predicted) ** 2).mean())
 
 
 def mae(labels: Any, predictions: Any) -> float:
     """Mean absolute error."""
-    truth, said = _numbers(labels, predictions)
+    truth, predicted = _numbers(labels, predictions)
     with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.abs(truth - said).mean())
+        return float(np.abs(truth - predicted).mean())
 
 
 def r2(labels: Any, predictions: Any) -> float:
     """Share of the labels' variance that the predictions explain."""
-    truth, said = _numbers(labels, predictions)
+    truth, predicted = _numbers(labels, predictions)
     with np.errstate(over="ignore", invalid="ignore"):
-        missed, spread = ((truth - said) ** 2).sum(), ((truth - truth.mean()) ** 2).sum()
+        missed, spread = ((truth - predicted) ** 2).sum(), ((truth - truth.mean()) ** 2).sum()
         if np.ptp(truth) == 0 or spread == 0:
             return float(missed == 0)
         return float(1 - missed / spread)

@@ -143,7 +143,7 @@ def across_folds(rows: int, answer: Callable[[Array, Array], Array]) -> Array:
 
 
 @dataclass(frozen=True)
-class Left:
+class Abstention:
     """What leaving unsure rows to a person does, measured across folds."""
 
     error: Interval
@@ -175,7 +175,7 @@ def choose_confidence(error: float, right: Any, confidence: Any) -> float:
     return float((sure[place] + sure[place + 1]) / 2) if place + 1 < len(sure) else 0.0
 
 
-def expected_left(error: float, right: Any, confidence: Any) -> Left:
+def expected_abstention(error: float, right: Any, confidence: Any) -> Abstention:
     """What `choose_confidence` leads to, measured across folds."""
     good, sure = np.asarray(right, bool), np.asarray(confidence, np.float64)
 
@@ -188,4 +188,4 @@ def expected_left(error: float, right: Any, confidence: Any) -> Left:
     kept = across_folds(len(good), lambda kept, left: sure[left] >= choose(kept)).astype(bool)
     answered = int(kept.sum())
     wrong = int((kept & ~good).sum())
-    return Left(wilson(wrong, answered) if answered else Interval(0.0, 0.0, 1.0, 0), wilson(answered, len(good)))
+    return Abstention(wilson(wrong, answered) if answered else Interval(0.0, 0.0, 1.0, 0), wilson(answered, len(good)))

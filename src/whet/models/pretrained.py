@@ -31,11 +31,11 @@ _replacing_writer = threading.RLock()
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A model ready to train, and one calm line on where it came from."""
 
     model: Any
-    said: str
+    description: str
 
 
 def find_model(name: str, trust: bool = False) -> str:
@@ -107,7 +107,7 @@ def load_config(name: str, config: ModelConfig) -> Any:
     return found
 
 
-def load_model(name: str, task: Task, config: ModelConfig, *, seed: int) -> Loaded:
+def load_model(name: str, task: Task, config: ModelConfig, *, seed: int) -> LoadedModel:
     """A classifier for this task in float32: pretrained encoder, head from the seed unless it fits."""
     import torch
 
@@ -127,7 +127,7 @@ def load_model(name: str, task: Task, config: ModelConfig, *, seed: int) -> Load
             **_head_settings(task),
         )
         set_pooling(model, config.pooling)
-    return Loaded(model, _describe(name, model, info))
+    return LoadedModel(model, _describe(name, model, info))
 
 
 def without_dropout(model: Any) -> Any:

@@ -17,14 +17,14 @@ from whet.utils.untrusted_files import parse_json, read_text
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 INDEX = "model.safetensors.index.json"
-MOST_LAYERS = 1000
-MOST_LABELS = 100_000
-MOST_FREE = 65_536
+MAX_LAYERS = 1000
+MAX_LABELS = 100_000
+MAX_FREE = 65_536
 """A size up to this in a configuration is harmless; a larger one must stand in the weights too."""
-MOST_POSITIONS = 1_048_576
-MOST_TEXT = 512_000_000
-MOST_HEADER = 100_000_000
-MOST_PATTERN = 20_000
+MAX_POSITIONS = 1_048_576
+MAX_TEXT = 512_000_000
+MAX_HEADER = 100_000_000
+MAX_PATTERN = 20_000
 # A settings file can ask for attention code that is fetched from a hub: its name then has a slash.
 _FETCHED_CODE = ("attn_implementation", "_attn_implementation", "_attn_implementation_internal", "use_kernels")
 _LAYER_COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "encoder_layers")
@@ -45,7 +45,7 @@ def refuse_unsafe_folder(folder: Path, trust: bool = False) -> None:
         if config.get("auto_map") or tokenizer.get("auto_map") or any(_is_fetched(value) for value in fetched):
             raise own_code(str(folder))
     for name in _LAYER_COUNTS:
-        if isinstance(config.get(name), int) and config[name] > MOST_LAYERS:
+        if isinstance(config.get(name), int) and config[name] > MAX_LAYERS:
             raise ArtifactError(f"{str(folder / 'config.json')!r} asks for {config[name]} layers.")
     _refuse_unsafe_weights(folder)
     _refuse_large_sizes(folder, config)
@@ -55,7 +55,7 @@ def refuse_unsafe_folder(folder: Path, trust: bool = False) -> None:
 def _refuse_large_sizes(folder: Path, config: dict[str, Any]) -> None:
     """A configuration of some bytes can ask for any amount of memory; its weights cannot."""
     path = str(folder / "config.json")
-    if isinstance(config.get("num_labels"), int) and config["num_labels"] > MOST_LABELS:
+    if isinstance(config.get("num_labels"), int) and config["num_labels"] > MAX_LABELS:
         raise ArtifactError(f"{path!r} asks for {config['num_labels']} labels.")
     sizes = {name: value for name, value in config.items() if type(value) is int and "theta" not in name}
     shapes = _shapes(folder)
@@ -63,11 +63,11 @@ def _refuse_large_sizes(folder: Path, config: dict[str, Any]) -> None:
         return
     largest = max(size for shape in shapes for size in shape)
     for name, value in sizes.items():
-        most = MOST_POSITIONS if name == "max_position_embeddings" else MOST_FREE
+        most = MAX_POSITIONS if name == "max_position_embeddings" else MAX_FREE
         if value > max(most, largest):
             raise ArtifactError(f"{path!r} asks for {name} {value}, and no weight has more than {largest}.")
     hidden, inner = sizes.get("hidden_size", 0), sizes.get("intermediate_size", 0)
-    layers = min(sizes.get("num_hidden_layers", 0), sizes.get("num_hidden_groups", MOST_LAYERS))
+    layers = min(sizes.get("num_hidden_layers", 0), sizes.get("num_hidden_groups", MAX_LAYERS))
     if layers * hidden * (hidden + inner) > 4 * sum(math.prod(shape) for shape in shapes):
         raise ArtifactError(f"{path!r} asks for a model several times as large as its weights.", "Save it again.")
 
@@ -79,7 +79,7 @@ def _shapes(folder: Path) -> list[list[int]]:
         try:
             with open(file, "rb") as opened:
                 length = int.from_bytes(opened.read(8), "little")
-                header = parse_json(opened.read(length)) if length <= min(MOST_HEADER, file.stat().st_size) else {}
+                header = parse_json(opened.read(length)) if length <= min(MAX_HEADER, file.stat().st_size) else {}
         except (ValueError, OSError):
             continue
         for name, tensor in header.items() if isinstance(header, dict) else ():
@@ -92,7 +92,7 @@ def _shapes(folder: Path) -> list[list[int]]:
 def _refuse_slow_tokenizer(folder: Path) -> None:
     """A pattern that repeats a repetition, such as (a+)+, takes time without end on some texts."""
     for value in _patterns(read_json(folder / "tokenizer.json")):
-        if len(value) > MOST_PATTERN or repeats_a_repetition(value):
+        if len(value) > MAX_PATTERN or repeats_a_repetition(value):
             raise ArtifactError(
                 f"The tokenizer of {str(folder)!r} has the pattern {value[:60]!r}, which can take time without end.",
                 "Save the tokenizer with a pattern that repeats no repetition.",
@@ -177,7 +177,7 @@ def read_json(path: Path, required: str = "") -> dict[str, Any]:
             raise ArtifactError(required)
         return {}
     try:
-        content = parse_json(read_text(path, MOST_TEXT))
+        content = parse_json(read_text(path, MAX_TEXT))
     except (ValueError, OSError) as error:
         raise ArtifactError(f"{str(path)!r} cannot be read: {error}.") from None
     if not isinstance(content, dict):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def a_row(found: Mapping[str, Any]) -> str:
+def per_row(found: Mapping[str, Any]) -> str:
     """`1.6 on average, at most 4; 12% of the rows have none`."""
     none = f"{found['none']:.0%} of the rows have none" if found["none"] else "every row has one"
     return f"{found['mean']:.1f} on average, at most {found['most']}; {none}"
@@ -25,5 +25,5 @@ def facts_of(split: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The same as rows of a table, out of what the audit says of a split; nothing where a row has one label."""
     if "labels_a_row" not in split:
         return []
-    facts = [("labels a row", a_row(split["labels_a_row"]))]
+    facts = [("labels a row", per_row(split["labels_a_row"]))]
     return [*facts, ("labels most often together", together(split["together"]))] if split["together"] else facts

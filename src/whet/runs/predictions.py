@@ -11,7 +11,7 @@ from whet.errors import ArtifactError
 from whet.runs.folder import RunFolder
 
 PREDICTIONS = "predictions.parquet"
-MOST_BYTES = 4_000_000_000
+MAX_BYTES = 4_000_000_000
 """Of one split in memory."""
 _READ_ROWS = 8192
 
@@ -54,8 +54,8 @@ def _read(opened: Any, path: Path, split: str) -> Any:
             of_split = pc.equal(found["split"].cast(pa.string()), split)
             found = found.filter(pc.and_(of_split, pc.is_valid(found["label"])))
             size += _unpacked(found)
-            if size > MOST_BYTES:
-                raise ArtifactError(f"{str(path)!r} holds more than {MOST_BYTES / 1e9:g} GB of {split} rows.")
+            if size > MAX_BYTES:
+                raise ArtifactError(f"{str(path)!r} holds more than {MAX_BYTES / 1e9:g} GB of {split} rows.")
             if found.num_rows:
                 kept.append(_plain(found))
     return pa.concat_tables(kept) if kept else schema.empty_table()

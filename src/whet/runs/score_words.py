@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from whet.errors import some_of
+from whet.errors import shortened_list
 
 OF_ONE_CLASS = frozenset({"f1", "precision", "recall"})
 """Of two classes these look at the second one alone."""
 IN_LABEL_UNITS = frozenset({"mse", "mae", "rmse"})
 """Errors as large as the labels make them; the other scores are between -1 and 1, or nearly so."""
-MOST_LABELS = 6
+MAX_LABELS = 6
 
 
 def number(value: float) -> str:
@@ -41,7 +41,7 @@ def answer(label: Any) -> str:
     if isinstance(label, float):
         return number(label)
     if isinstance(label, list | tuple):
-        return some_of(list(map(str, label)), MOST_LABELS) if label else "none of the labels"
+        return shortened_list(list(map(str, label)), MAX_LABELS) if label else "none of the labels"
     return repr(label)
 
 

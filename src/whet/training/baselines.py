@@ -31,7 +31,7 @@ EVALUATED_ROWS = 4_000
 """Rows of a split that the baselines answer: their scores are then known to a point and a half."""
 SHARE_OF_TRAINING = 0.05
 """What the frozen features may cost, as a share of what the training costs."""
-FEWEST_TOKENS, MOST_TOKENS = 60_000, 400_000
+MIN_TOKENS, MAX_TOKENS = 60_000, 400_000
 """Tokens that the pretrained encoder reads for them, whatever the training costs."""
 
 
@@ -118,7 +118,7 @@ class _Made:
     def __init__(
         self, job: Job, answered: list[_Answered], check_interrupt: Callable[[], None], held_out: Pooled | None = None
     ) -> None:
-        from whet.metrics.linear_models import MOST_ROWS, sample_rows
+        from whet.metrics.linear_models import MAX_ROWS, sample_rows
 
         self.job, self.check_interrupt = job, check_interrupt
         self.task, self.tokens = job.prepared.examples.task, job.prepared.tokens
@@ -136,8 +136,8 @@ class _Made:
         read = sum(len(each.rows) * self._length(each.split) for each in self.asked)
         most = int(max(budget / 2, budget - read) / self._length("train"))
         # A smaller sample is a part of a larger one: every row that is asked for is among these.
-        self.train = _Rows("train", sample_rows(len(labels), MOST_ROWS))
-        self.frozen_train = _Rows("train", sample_rows(len(labels), min(most, MOST_ROWS)))
+        self.train = _Rows("train", sample_rows(len(labels), MAX_ROWS))
+        self.frozen_train = _Rows("train", sample_rows(len(labels), min(most, MAX_ROWS)))
         self._features: Array | None = None
         self._encoder: Any = None
 
@@ -271,7 +271,7 @@ class _Made:
     def _tokens_to_read(self) -> float:
         """A training step costs about three forward passes over its rows."""
         trained = self.job.plan.total_steps * self.job.feed.order.batch_size * self._length("train")
-        return float(np.clip(3 * SHARE_OF_TRAINING * trained, FEWEST_TOKENS, MOST_TOKENS))
+        return float(np.clip(3 * SHARE_OF_TRAINING * trained, MIN_TOKENS, MAX_TOKENS))
 
     def _length(self, split: str) -> float:
         lengths = self.tokens[split].lengths

@@ -18,9 +18,9 @@ from whet.runs.folder import UNFINISHED_MODEL
 from whet.runs.progress import duration
 from whet.training.setup import Job
 from whet.utils.device import synchronize
-from whet.utils.memory import give_back, is_memory_error, no_room_for_one_row, no_room_together, peak_memory_mb
+from whet.utils.memory import free_cached_memory, is_memory_error, no_room_for_one_row, no_room_together, peak_memory_mb
 
-BYTES_A_PARAMETER = 12  # float32 weights and two moments
+BYTES_PER_PARAMETER = 12  # float32 weights and two moments
 LONG_SECONDS = 600.0
 COURSE_EPOCHS = 3.0
 BYTES_OF_AVERAGE = 4
@@ -53,9 +53,9 @@ def estimate(job: Job, trainings: Sequence[Job] = ()) -> Estimate:
 
     `trainings` are all of the run, where it consists of several with this model.
     """
-    row_seconds, jobs = _seconds_a_row(job), trainings or [job]
+    row_seconds, jobs = _seconds_per_row(job), trainings or [job]
     seconds = sum(_seconds_of(each, row_seconds) for each in jobs) / job.ranks.world
-    bytes_each = BYTES_A_PARAMETER + (BYTES_OF_AVERAGE if job.prepared.config.train.average else 0)
+    bytes_each = BYTES_PER_PARAMETER + (BYTES_OF_AVERAGE if job.prepared.config.train.average else 0)
     checkpoint_mb = parameter_count(job.network.model) * bytes_each / 2**20
     saves = [sum(each.plan.save(step) for step in range(1, each.plan.total_steps + 1)) for each in jobs]
     seeds = job.prepared.config.train.seeds
@@ -109,7 +109,7 @@ def require_disk(path: Path, needed: Estimate) -> None:
         )
 
 
-def _seconds_a_row(job: Job) -> float:
+def _seconds_per_row(job: Job) -> float:
     """Smaller micro-batches where one does not fit, but only here: training itself finds out, and says so."""
     stepper, whole = job.stepper, job.stepper.micro_rows
     rows = job.feed.order.batch(0, 0)[:whole]
@@ -128,7 +128,7 @@ def _seconds_a_row(job: Job) -> float:
                 rows = rows[: len(rows) // 2]
             stepper.zero()
             stepper.micro_rows = len(rows)  # a step is made for so many: fewer alone would be filled up to them
-            give_back(job.hardware.device)
+            free_cached_memory(job.hardware.device)
     finally:
         stepper.micro_rows = whole
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from whet.data.example_files import SplitRows
 from whet.data.tokens.table import Tokens
-from whet.engine.logits import Array, compute_logits, tokens_a_batch
+from whet.engine.logits import Array, compute_logits, tokens_per_batch
 from whet.engine.network import Rows
 from whet.errors import Diverged, Interrupted
 from whet.metrics.intervals import standard_error
@@ -105,7 +105,7 @@ class Evaluator:
             tokens,
             self.job.hardware,
             batch_rows=min(self.batch_rows, LOCKSTEP_ROWS) if lockstep else self.batch_rows,
-            batch_tokens=None if lockstep else tokens_a_batch(self.job.hardware.device),
+            batch_tokens=None if lockstep else tokens_per_batch(self.job.hardware.device),
             rows=rows,
             check_interrupt=self.check_interrupt if check_interrupt is None else check_interrupt,
             on_smaller_batch=self._take_fewer,

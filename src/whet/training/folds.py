@@ -23,7 +23,7 @@ from whet.training.parts import (
     OF_AVERAGE,
     Array,
     FoldRecorder,
-    Fresh,
+    InitialState,
     PartOfRun,
     RunOfParts,
     clear_part,
@@ -37,7 +37,7 @@ from whet.training.parts import (
 )
 from whet.training.plan import make_plan
 from whet.training.recorder import EventHandler, Recorder
-from whet.training.setup import Echo, Job, laid_out
+from whet.training.setup import Echo, Job, with_order
 from whet.utils.signals import Interrupts
 
 
@@ -86,14 +86,14 @@ class FoldedRun(RunOfParts):
         """`changed` says in words what differs from the settings that the run was begun with."""
         from whet.training.metadata import describe_run
 
-        fresh = Fresh.of(self.job)
+        initial = InitialState.of(self.job)
         if self.ranks.is_main:
             describe_run(self.folder, self.job, np.bincount(self.numbers[self.measured], minlength=self.count))
         begun = self._begin(self._start(), resuming, changed)
         with self._ending():
             for fold in self.folds:
-                self._train(fold, fresh)
-        self._ship(fresh, begun, changed)
+                self._train(fold, initial)
+        self._ship(initial, begun, changed)
 
     def _start(self) -> Start:
         from whet.training.metadata import majority_answer, prior, start_record
@@ -128,7 +128,7 @@ class FoldedRun(RunOfParts):
                 rows={name: prepared.examples.rows["train"].taken(rows) for name, rows in tables.items()},
             ),
         )
-        job = laid_out(self.job, own)
+        job = with_order(self.job, own)
         steps = set(self._own_steps(job))
         job.plan = replace(
             job.plan,
@@ -145,7 +145,7 @@ class FoldedRun(RunOfParts):
         share = job.plan.total_steps / self.job.plan.total_steps
         return [max(1, round(step * share)) for step in self.schedule]
 
-    def _train(self, fold: Fold, fresh: Fresh) -> None:
+    def _train(self, fold: Fold, initial: InitialState) -> None:
         logits = self.ranks.broadcast_object(self._left_by(fold) if self.ranks.is_main else None)
         if logits is None:
             about = Part(
@@ -159,7 +159,7 @@ class FoldedRun(RunOfParts):
                 held_out=len(fold.held_out),
                 seed=fold.job.prepared.config.train.seed,
             )
-            told = self._train_part(about, fold.job, fresh, FoldRecorder)
+            told = self._train_part(about, fold.job, initial, FoldRecorder)
             if self.ranks.is_main:
                 logits = self._complete(fold, told)
         if self.ranks.is_main:
@@ -262,7 +262,7 @@ class FoldedRun(RunOfParts):
 
     # The model that is shipped
 
-    def _ship(self, fresh: Fresh, begun: bool, changed: str) -> None:
+    def _ship(self, initial: InitialState, begun: bool, changed: str) -> None:
         """Train on all rows; the score is that of the folds."""
         pooled = scored = choice = None
         if self.ranks.is_main:
@@ -287,7 +287,7 @@ class FoldedRun(RunOfParts):
         )
         if not begun or changed:
             self._append(about)
-        fresh.begin(self.job)
+        initial.begin(self.job)
         recorder = FinalRecorder(self.folder, self.job, self.interrupts, self.echo, self.on_event)
         recorder.about, recorder.pooled, recorder.scored = about, pooled, scored
         recorder.choice = self.job.ranks.broadcast_object(choice)

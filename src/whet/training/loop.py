@@ -21,8 +21,8 @@ from whet.engine.optimizer import Rate
 from whet.engine.stepper import Stepper
 from whet.errors import Diverged
 from whet.records import End, Evaluation, Finding, Step
-from whet.training.plan import Event, Plan, SavePoint, State, Tick
-from whet.utils.memory import give_back, is_memory_error, no_room_for_one_row, no_room_together, peak_memory_mb
+from whet.training.plan import Event, Plan, SavePoint, State, StepDone
+from whet.utils.memory import free_cached_memory, is_memory_error, no_room_for_one_row, no_room_together, peak_memory_mb
 
 
 def train(
@@ -73,7 +73,7 @@ def train(
             check_finite(stepper, feed)
             yield _step_record(state, stepper, feed, rate, clock)
         state.seconds = clock.seconds()
-        yield Tick(state.step)
+        yield StepDone(state.step)
 
 
 def check_finite(stepper: Stepper, feed: BatchSource) -> None:
@@ -134,7 +134,7 @@ def step_within_memory(step: int, stepper: Stepper, take: Callable[[], None]) ->
                 raise no_room_for_one_row(error) from None
         stepper.zero()
         stepper.micro_rows = (stepper.micro_rows + 1) // 2
-        give_back(stepper.hardware.device)
+        free_cached_memory(stepper.hardware.device)
         yield Finding(
             # Of the step that is being taken: resuming from before it finds out again.
             step=step + 1,

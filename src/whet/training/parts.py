@@ -57,14 +57,14 @@ def save_seldom(job: Job) -> Due:
 
 
 @dataclass(frozen=True)
-class Fresh:
+class InitialState:
     """Weights and moments before the first step, to begin another training with."""
 
     tensors: Groups
     micro_rows: int
 
     @classmethod
-    def of(cls, job: Job) -> Fresh:
+    def of(cls, job: Job) -> InitialState:
         """The moments are zero by now: they are kept as zeros without memory."""
         groups = job.stepper.tensors()
         kept: Groups = {"model": {name: tensor.detach().clone() for name, tensor in groups["model"].items()}}
@@ -136,11 +136,11 @@ class RunOfParts:
             self._append(start)
         return bool(self.ranks.broadcast_object(begun))
 
-    def _train_part(self, about: Part, job: Job, fresh: Fresh, kind: type[PartRecorder]) -> PartOfRun:
+    def _train_part(self, about: Part, job: Job, initial: InitialState, kind: type[PartRecorder]) -> PartOfRun:
         """From the beginning, or from where it was interrupted, to its end."""
         part = part_folder(self.folder, about.name, about.number)
         begun = self.ranks.broadcast_object((part.path / RECORDS).exists())
-        fresh.begin(job)
+        initial.begin(job)
         told = PartOfRun(self.folder, about, self._append, self._watch)
         kind(told, job, self.interrupts, self.echo).run(resuming=begun)
         return told

@@ -72,13 +72,13 @@ class SavePoint:
 
 
 @dataclass(frozen=True)
-class Tick:
+class StepDone:
     """A step is done; nothing was read from the device."""
 
     step: int
 
 
-Event = Record | SavePoint | Tick
+Event = Record | SavePoint | StepDone
 
 
 Due = Callable[[int], bool]

@@ -98,7 +98,7 @@ def follow_recipe(config: Config, rows: int, task: Task, width: int, pooling: st
     return config, said
 
 
-def settle_folds(config: Config) -> Config:
+def resolve_folds(config: Config) -> Config:
     """The settings with `folds` 0 where `auto` means none; a contradiction is refused.
 
     `auto` measures by folds under the recipe `auto`, where nobody asked for a split or for what needs one.
@@ -117,7 +117,7 @@ def settle_folds(config: Config) -> Config:
 
 def whole_below(config: Config) -> int:
     """Fewer training rows than this are not split, if they come without validation rows."""
-    folds = settle_folds(config).data.folds
+    folds = resolve_folds(config).data.folds
     return FEW_ROWS if folds == "auto" else sys.maxsize if folds else 0
 
 

@@ -108,7 +108,7 @@ class Recorder:
 
     def _loop(self) -> End:
         from whet.training.loop import train
-        from whet.training.plan import SavePoint, Tick
+        from whet.training.plan import SavePoint, StepDone
 
         job, ranks = self.job, self.ranks
         events = train(
@@ -135,9 +135,9 @@ class Recorder:
             self.checkpoints.poll()
             if isinstance(event, Finding):
                 self.echo(event.sentence)
-            elif isinstance(event, Tick) or ranks.world == 1:
+            elif isinstance(event, StepDone) or ranks.world == 1:
                 # A finding comes in the middle of a step, where there is nothing whole to save.
-                self.interrupts.check_together(ranks.any_rank)
+                self.interrupts.check_on_all_ranks(ranks.any_rank)
         raise AssertionError("the loop ends with an End record")
 
     def _judge(self, step: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from whet.config import Config, differences
 from whet.errors import UsageError
 from whet.runs.folder import RunFolder, next_run_path, run_name, runs_named
-from whet.training.recipe import settle_folds
+from whet.training.recipe import resolve_folds
 from whet.training.setup import Prepared
 
 # Settings that may change between an interrupted run and its continuation: they do not touch the training.
@@ -34,7 +34,7 @@ def open_run(config: Config, accept_changes: bool = False) -> tuple[RunFolder, b
 
 
 def _changed(folder: RunFolder, config: Config) -> dict[str, tuple[Any, Any]]:
-    changed = differences(settle_folds(folder.config), config)
+    changed = differences(resolve_folds(folder.config), config)
     return {name: pair for name, pair in changed.items() if name not in FREE_SETTINGS}
 
 

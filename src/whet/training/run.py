@@ -14,7 +14,7 @@ from whet.distributed.group import DistributedContext
 from whet.errors import Interrupted, WhetError
 from whet.runs.folder import CONFIG, RunFolder
 from whet.runs.report.html import write_report_quietly
-from whet.training.recipe import MINILM_WIDTH, follow_recipe, pooling_for, refuse_contrastive, settle_folds
+from whet.training.recipe import MINILM_WIDTH, follow_recipe, pooling_for, refuse_contrastive, resolve_folds
 from whet.training.recorder import EventHandler, Recorder
 from whet.training.resume import compare_with_before, open_run, refuse_other_tokens
 from whet.training.setup import BackgroundModelLoader, Echo, Job, choose_folds, make_job, make_tokens, read_examples
@@ -62,7 +62,7 @@ def _train_on_rank(
     from whet.integrations.trackers import Place, tracked
 
     with ranks.raise_on_all_ranks(), interrupts.at_once():
-        config = settle_folds(config)
+        config = resolve_folds(config)
         examples, report = read_examples(source, config, echo)
         refuse_contrastive(config, examples.task)
         config, numbers = choose_folds(config, examples, echo)
@@ -199,7 +199,7 @@ def dry_run(source: Any, config: Config, echo: Echo, *, accept_changes: bool = F
 
     available(config.run.report_to)
     refuse_impossible(config.train.device)
-    config = settle_folds(config)
+    config = resolve_folds(config)
     examples, report = read_examples(source, config, echo)
     refuse_contrastive(config, examples.task)
     config, numbers = choose_folds(config, examples, echo)

@@ -23,7 +23,7 @@ from whet.training.checkpoints import CheckpointFolder
 from whet.training.choice import Choice
 from whet.training.evaluation import Evaluator
 from whet.training.parts import (
-    Fresh,
+    InitialState,
     PartRecorder,
     RunOfParts,
     clear_part,
@@ -33,7 +33,7 @@ from whet.training.parts import (
     part_folder,
 )
 from whet.training.recorder import EventHandler
-from whet.training.setup import Echo, Job, laid_out
+from whet.training.setup import Echo, Job, with_order
 from whet.utils.hf_libraries import freeze_garbage_collector
 from whet.utils.signals import Interrupts
 
@@ -50,7 +50,7 @@ class SeededRun(RunOfParts):
         """`changed` says in words what differs from the settings that the run was begun with."""
         from whet.training.metadata import describe_run, start_record
 
-        fresh = Fresh.of(self.job)
+        initial = InitialState.of(self.job)
         if self.ranks.is_main:
             describe_run(self.folder, self.job)
         steps = sum(job.plan.total_steps for job in self.trainings)
@@ -58,7 +58,7 @@ class SeededRun(RunOfParts):
         self._begin(start, resuming, changed)
         with self._ending():
             for number, job in enumerate(self.trainings, 1):
-                self._train(number, job, fresh)
+                self._train(number, job, initial)
             freeze_garbage_collector()
             ended = self._ship()
         self._append(ended)
@@ -70,14 +70,14 @@ class SeededRun(RunOfParts):
     def _job(self, seed: int) -> Job:
         prepared = self.job.prepared
         config = replace(prepared.config, train=replace(prepared.config.train, seed=seed))
-        job = laid_out(self.job, replace(prepared, config=config))
+        job = with_order(self.job, replace(prepared, config=config))
         due, total = job.plan.evaluate, job.plan.total_steps
         job.plan = replace(job.plan, evaluate=lambda step: due(step) or step == total)
         return job
 
     # Training
 
-    def _train(self, number: int, job: Job, fresh: Fresh) -> None:
+    def _train(self, number: int, job: Job, initial: InitialState) -> None:
         if self.ranks.broadcast_object(self.ranks.is_main and self._is_left(number)):
             return
         train = job.prepared.config.train
@@ -93,7 +93,7 @@ class SeededRun(RunOfParts):
             held_out=len(job.prepared.tokens["validation"]),
             seed=train.seed,
         )
-        begin = fresh if number == 1 else replace(fresh, tensors={**fresh.tensors, "model": self._weights(job)})
+        begin = initial if number == 1 else replace(initial, tensors={**initial.tensors, "model": self._weights(job)})
         told = self._train_part(about, job, begin, PartRecorder)
         if not self.ranks.is_main:
             return

@@ -17,7 +17,7 @@ from whet.data.examples import Examples, load_examples
 from whet.data.folds import FEW_ROWS
 from whet.data.tokens.table import Tokens, tokenize
 from whet.distributed.group import DistributedContext
-from whet.errors import DataError, UsageError, some_of
+from whet.errors import DataError, UsageError, shortened_list
 from whet.training.plan import choose_metric, make_plan
 from whet.training.recipe import whole_below
 from whet.training.task_settings import refuse_without_effect
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from whet.engine.network import Network, TokenBatches
     from whet.engine.optimizer import Rate
     from whet.engine.stepper import Stepper
-    from whet.models.pretrained import Loaded
+    from whet.models.pretrained import LoadedModel
     from whet.task import Task
     from whet.training.plan import Plan, State
     from whet.utils.device import Hardware
@@ -75,7 +75,7 @@ def read_examples(source: Any, config: Config, echo: Echo) -> tuple[Examples, Au
     if config.data.task != "auto":
         refuse_without_effect(config, config.data.task)
     examples = load_examples(source, config.data, whole_below=whole_below(config), echo=echo)
-    for line in examples.said:
+    for line in examples.messages:
         echo(line)
     refuse_without_effect(config, examples.task.kind)
     choose_metric(config.evaluate.metric, examples.task.kind)  # refused here, and chosen with the plan
@@ -111,7 +111,7 @@ def choose_folds(config: Config, examples: Examples, echo: Echo) -> tuple[Config
     kept = int((numbers == KEPT).sum())
     if kept:
         labels = np.asarray(examples.rows["train"].column("label"), dtype=object)[numbers == KEPT]
-        names = some_of(sorted({examples.task.labels[label] for label in labels if isinstance(label, int)}))
+        names = shortened_list(sorted({examples.task.labels[label] for label in labels if isinstance(label, int)}))
         alone = f" of {names}" if names else ""
         echo(f"Not measured: {kept} row{'s' if kept > 1 else ''}{alone}; no other text has that label.")
     return dataclasses.replace(config, data=dataclasses.replace(config.data, folds=count)), numbers
@@ -134,7 +134,7 @@ class BackgroundModelLoader:
         self._config, self._task = config, task
         # A daemon: whoever gives up does not wait for a download.
         self._thread = threading.Thread(target=self._load, name="whet-model", daemon=True)
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedModel | None = None
         self._failure: BaseException | None = None
 
     def start(self) -> None:
@@ -145,7 +145,7 @@ class BackgroundModelLoader:
         if self._failure is not None:
             raise self._failure
 
-    def loaded(self) -> Loaded:
+    def loaded(self) -> LoadedModel:
         if self._thread.ident is None:
             self._load()
         else:
@@ -240,7 +240,7 @@ def make_job(
     train = config.train
     hardware = choose_hardware(train.device, train.precision)
     loaded = (model or BackgroundModelLoader(config, task)).loaded()
-    echo(f"Model: {loaded.said}.")
+    echo(f"Model: {loaded.description}.")
     classifier = loaded.model if dropout else without_dropout(loaded.model)
     labels = prepared.labels("train")
     assert labels is not None
@@ -267,7 +267,7 @@ def make_job(
     )
 
 
-def laid_out(job: Job, prepared: Prepared) -> Job:
+def with_order(job: Job, prepared: Prepared) -> Job:
     """The same model and the same way to compute, for other rows: a plan, an order and a state of their own."""
     from whet.engine.network import TokenBatches
     from whet.engine.optimizer import learning_rate

@@ -39,7 +39,7 @@ def no_room_to_evaluate_together(half: int) -> EnvironmentFault:
     )
 
 
-def give_back(device: torch.device) -> None:
+def free_cached_memory(device: torch.device) -> None:
     """What is free but still held, before something smaller is tried.
 
     On the CPU freed memory stays with the allocator, where nobody but itself can have it: oneDNN needs fresh pages for

@@ -25,7 +25,7 @@ STOPPED_ELSEWHERE = (
 )
 # A launcher passes on what the terminal has sent to all of its processes already: that is one signal, not two.
 ECHO_SECONDS = 5.0
-AGAIN_SECONDS = 0.05
+RESEND_SECONDS = 0.05
 _early: list[int] = []
 
 
@@ -89,7 +89,7 @@ def _send_again(number: int) -> None:
         os.kill(os.getpid(), number)
 
     _waiting.append(number)
-    again = threading.Timer(AGAIN_SECONDS, send)
+    again = threading.Timer(RESEND_SECONDS, send)
     again.daemon = True
     again.start()
 
@@ -153,7 +153,7 @@ class Interrupts:
         if reason := self.pending:
             raise Interrupted(f"Interrupted: {reason}.", "Run the same command again to go on.") from None
 
-    def check_together(self, any_rank: Callable[[bool], bool]) -> None:
+    def check_on_all_ranks(self, any_rank: Callable[[bool], bool]) -> None:
         """Agreed here by all processes, at the same step: a handler of one of them could not do that."""
         if any_rank(bool(self.pending)):
             self.check()

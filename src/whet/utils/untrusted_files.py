@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-MOST_TEXT = 256_000_000
+MAX_TEXT = 256_000_000
 """The largest description (JSON) that is read at once. Real ones have kilobytes; a sparse file can claim any size."""
-MOST_LINE = 64_000_000
+MAX_LINE = 64_000_000
 
 
-def read_text(path: Path, most: int = MOST_TEXT) -> str:
+def read_text(path: Path, most: int = MAX_TEXT) -> str:
     """The text of a file; ValueError where it is larger than that or no UTF-8."""
     size = path.stat().st_size
     if size > most:
@@ -29,7 +29,7 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def whole_lines(path: Path, most: int = MOST_LINE) -> Iterator[bytes]:
+def whole_lines(path: Path, most: int = MAX_LINE) -> Iterator[bytes]:
     """Lines that have an end; one that is cut off at the end of the file is left out. ValueError for one too long."""
     with open(path, "rb") as file:
         while line := file.readline(most + 1):

@@ -37,7 +37,7 @@ def test_a_list_of_objects_is_read_alike(tmp_path: Path) -> None:
 
 def test_fields_that_are_passed_over_are_named(tmp_path: Path) -> None:
     found = [{**row, "text": text(n + 50)} for n, row in enumerate(rows())]
-    said = " ".join(load(lines(tmp_path, found)).said)
+    said = " ".join(load(lines(tmp_path, found)).messages)
     assert "passed over, for they hold objects: content, meta (name what is inside: --text content." in said
 
 

@@ -44,7 +44,7 @@ def test_quotes_in_a_tab_file_belong_to_the_text(tmp_path: Path) -> None:
     content = "text\tlabel\n" + "".join(f"{first}\t{label}\n" for first, label in rows)
     examples = load(write(tmp_path / "a.tsv", content))
     assert everything(examples) == rows
-    assert "quotes kept as text" in examples.said[0]
+    assert "quotes kept as text" in examples.messages[0]
 
 
 def test_quotes_escaped_by_a_backslash(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_folders_of_labels_in_folders_of_splits(tmp_path: Path) -> None:
     write(tmp_path / "train" / "unsup" / "1.txt", "no label")
     examples = load(tmp_path)
     assert examples.splits.num_rows["test"] == 10
-    assert "unsup" in examples.said[0]
+    assert "unsup" in examples.messages[0]
 
 
 def test_glob_reads_files_one_after_another(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from triton.runtime import interpreter
 from whet.config import TrainConfig
 from whet.data.tokens.table import Tokens
 from whet.distributed.group import DistributedContext
-from whet.engine.dispatch import most_tokens, used_ids
+from whet.engine.dispatch import max_tokens, used_ids
 from whet.engine.fused.architectures import shape_of
 from whet.engine.fused.cuda import layers
 from whet.engine.fused.cuda.graph_stepper import GraphStepper
@@ -158,7 +158,7 @@ def captured_path(
 ) -> tuple[FusedNetwork, GraphStepper]:
     """What `choose_path` makes on CUDA, on the CPU."""
     network = FusedNetwork(model, hardware, used_ids(tokens, model.config.vocab_size), seed=config.seed)
-    most = (config.batch_size, most_tokens(tokens[0], config.batch_size))
+    most = (config.batch_size, max_tokens(tokens[0], config.batch_size))
     room = layers.partial_elements(shape_of(model).hidden, *most)
     network.pieces = layers.CudaLayerOps(network.flat.small, room)
     network.encoder = Encoder(network.flat, shape_of(model), network.pieces)

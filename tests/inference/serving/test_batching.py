@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whet.inference.serving.batching import PART_ROWS, Batcher, QueueFull, TooLate
+from whet.inference.serving.batching import PART_ROWS, Batcher, DeadlinePassed, QueueFull
 
 
 class Model:
@@ -110,7 +110,7 @@ def test_rows_whose_deadline_has_come_are_not_computed(model: Model) -> None:
     model.busy(batcher)
     late = batcher.submit(["late"], None, -1)
     model.gate.set()
-    with pytest.raises(TooLate):
+    with pytest.raises(DeadlinePassed):
         late.result(30)
     assert model.batches == [["first"]]
 

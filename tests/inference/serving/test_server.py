@@ -365,8 +365,8 @@ def test_a_token_is_asked_for(run: Path, tmp_path: Path, monkeypatch: pytest.Mon
     ],
 )
 def test_names_that_are_answered(settings: Settings, host: str, known: bool) -> None:
-    door = module._with_port(module.Door(frozenset(), b"x" * 20), settings, 80)
-    assert door._knows(host.encode()) is known
+    guard = module._with_port(module.RequestGuard(frozenset(), b"x" * 20), settings, 80)
+    assert guard._knows(host.encode()) is known
 
 
 # Start and end --------------------------------------------------------------------------------------

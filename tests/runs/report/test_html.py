@@ -208,11 +208,11 @@ def test_a_copied_run_without_its_settings_is_still_reported(tmp_path: Path) -> 
 def test_labels_that_no_row_of_a_split_has_are_named() -> None:
     import numpy as np
 
-    from whet.runs.report.mistakes import Answers
+    from whet.runs.report.mistakes import PredictedRows
     from whet.runs.report.scores import _unmeasured
 
     labels = np.array([0, 0, 2])
-    given = Answers(
+    given = PredictedRows(
         split="test",
         task="multiclass",
         names=["a", "b", "c"],

@@ -12,7 +12,7 @@ import pytest
 from tests.run_folders import build_run
 from whet.records import Baselines, End, Evaluation, Start
 from whet.runs.verdict.features import CurveData
-from whet.runs.verdict.judge import SICK, Verdict, judge, verdict_of
+from whet.runs.verdict.judge import PROBLEM_VERDICTS, Verdict, judge, verdict_of
 
 BY_HEART = {
     "evaluation": [0.71, 0.72, 0.74, 0.78, 0.84, 0.92, 1.02, 1.10],
@@ -119,7 +119,7 @@ def test_what_no_answer_finds_on_few_rows_is_beyond_the_model(curve: dict[str, l
     assert "larger model (--model)" in found.advice
     assert "More labelled rows" in found.advice
     assert found.baseline == ""
-    assert found.verdict not in SICK
+    assert found.verdict not in PROBLEM_VERDICTS
 
 
 def test_many_rows_on_which_no_answer_has_to_do_with_the_labels_speak_for_wrong_labels() -> None:

@@ -13,7 +13,7 @@ from whet.errors import UsageError
 from whet.records import End, Evaluation, Record, Start, Step
 from whet.runs.verdict.features import CurveData, CurveFeatures, rank_correlation
 from whet.runs.verdict.foreign_logs import Constants, read_observed
-from whet.runs.verdict.judge import SICK, VERDICTS, Verdict, entropy, judge, verdict_of
+from whet.runs.verdict.judge import PROBLEM_VERDICTS, VERDICTS, Verdict, entropy, judge, verdict_of
 from whet.runs.verdict.rules import first_call, not_enough
 
 
@@ -70,7 +70,7 @@ def test_twice_the_noise_is_borne() -> None:
 
 
 def test_healthy_curves_are_not_called_sick() -> None:
-    sick = [called(draw("healthy", seed)) in SICK for seed in range(300)]
+    sick = [called(draw("healthy", seed)) in PROBLEM_VERDICTS for seed in range(300)]
     assert sum(sick) <= 6
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from whet.data.audit.columns import SplitColumns, load_columns
 from whet.data.audit.duplicates import DuplicateIndex, find_duplicates
 from whet.data.examples import Examples
-from whet.errors import DataError, UsageError, nearest, some_of
+from whet.errors import DataError, UsageError, nearest, shortened_list
 from whet.task import Task
 
 VERSION = 1
@@ -37,7 +37,7 @@ VALIDATION_LEAK_LIMIT = 0.05
 IMBALANCE = 10
 SMALL_CLASS = 10
 GIVEAWAY_ROWS = 50_000
-MOST_LISTED = 20
+MAX_LISTED = 20
 """Labels that a message lists before it counts the rest; `whet check --json` has all of them."""
 Place = tuple[str, int]
 
@@ -303,7 +303,7 @@ def _unmeasured(splits: Mapping[str, SplitColumns], examples: Examples) -> Itera
     for missing, names in alike.items():
         made = all(examples.origin["splits"][name] == "made" for name in names)
         why = "too few different texts to be split, and " if made else ""
-        listed = some_of([f"{label!r} ({held[label]:,})" for label in missing], MOST_LISTED, quoted=False)
+        listed = shortened_list([f"{label!r} ({held[label]:,})" for label in missing], MAX_LISTED, quoted=False)
         yield Finding(
             WARNING,
             "unmeasured-label",

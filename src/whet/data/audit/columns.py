@@ -11,7 +11,7 @@ from whet.data.text_hashes import keys_of, normalised
 from whet.task import Task
 
 HEAD_ROWS = 100_000
-MOST_PAIRS = 10
+MAX_PAIRS = 10
 HEAD_BYTES = 50_000_000
 """What needs the texts themselves (near-duplicates, words that give a label away) looks at so much of a split."""
 
@@ -95,7 +95,7 @@ def several_labels(labels: Any, names: Sequence[str]) -> dict[str, Any]:
     shared = np.asarray((chosen.T @ chosen).todense())
     own = np.diagonal(shared)
     first, second = np.triu_indices(len(names), 1)
-    order = np.argsort(-shared[first, second], kind="stable")[:MOST_PAIRS]
+    order = np.argsort(-shared[first, second], kind="stable")[:MAX_PAIRS]
     pairs = []
     for one, other in zip(first[order], second[order], strict=True):
         rows = int(shared[one, other])

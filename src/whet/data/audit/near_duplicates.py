@@ -9,7 +9,7 @@ from whet.data.text_hashes import SPREAD, normalised
 
 LIKENESS = 0.8
 """Share of words and word pairs that two texts must have in common."""
-FEWEST_WORDS = 5
+MIN_WORDS = 5
 """Shorter texts are alike too easily: "not bad at all" and "not bad"."""
 BANDS, BAND_ROWS = 12, 5
 """Texts with a likeness of 0.8 meet in at least one bucket with a probability of 99%; of 0.5, with 31%."""
@@ -31,7 +31,7 @@ def near_duplicates(texts: Any, keys: Any) -> Any:
     chosen = np.sort(first)
     hashes, offsets, signatures = _signed(texts.take(chosen))
     # n words make 2n - 1 shingles.
-    long_enough = np.flatnonzero(np.diff(offsets) >= 2 * FEWEST_WORDS - 1)
+    long_enough = np.flatnonzero(np.diff(offsets) >= 2 * MIN_WORDS - 1)
     if len(long_enough) < 2:
         return np.zeros((0, 2), np.int64)
     signatures = signatures[long_enough]

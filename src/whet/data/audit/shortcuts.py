@@ -9,7 +9,7 @@ from whet.data.label_reader import LabelReader
 from whet.data.readers.raw_table import RawSplit
 from whet.task import Task
 
-FEWEST_ROWS = 20
+MIN_ROWS = 20
 
 
 def shortcut_columns(split: RawSplit, columns: Columns, reader: LabelReader) -> list[str]:
@@ -33,7 +33,7 @@ def _settles(values: list[Any], labels: list[Any]) -> bool:
     for value, label in zip(values, labels, strict=True):
         if seen.setdefault(value, label) != label:
             return False
-    return len(values) >= FEWEST_ROWS and len(set(seen.values())) > 1 and len(seen) <= len(values) // 5
+    return len(values) >= MIN_ROWS and len(set(seen.values())) > 1 and len(seen) <= len(values) // 5
 
 
 def telling_words(texts: Any, labels: Any, task: Task) -> dict[str, str]:
@@ -45,7 +45,7 @@ def telling_words(texts: Any, labels: Any, task: Task) -> dict[str, str]:
     for place, name in enumerate(task.labels[:100]):
         word = name.strip().casefold()
         own = labels == place
-        if len(word) < 3 or own.sum() < FEWEST_ROWS:
+        if len(word) < 3 or own.sum() < MIN_ROWS:
             continue
         there = np.asarray(pc.match_substring(texts, word).to_numpy(zero_copy_only=False), bool)
         if there[own].mean() >= 0.9 and there[~own].mean() <= 0.1:
@@ -58,7 +58,7 @@ def telling_ends(texts: Any, labels: Any) -> list[str]:
     import pyarrow.compute as pc
 
     patterns = {"first": r"^(?P<word>\S+).*$", "last": r"^.*?(?P<word>\S+)$"}
-    if len(labels) < FEWEST_ROWS:
+    if len(labels) < MIN_ROWS:
         return []
     found = []
     for end, pattern in patterns.items():

@@ -10,7 +10,7 @@ from whet.data.tokens.facts import TokenFacts
 
 FEW_UNKNOWN = 0.03
 """Share of unknown tokens from which on it is worth a warning: names and signs make up less."""
-MOST_UNKNOWN = 0.5
+MAX_UNKNOWN = 0.5
 OFTEN_CUT = 0.1
 MUCH_UNREAD = 0.05
 OFTEN_SAME = 0.01
@@ -42,7 +42,7 @@ def _unknown(facts: Mapping[str, TokenFacts], model: str) -> Iterable[Finding]:
     share = unknown / max(tokens, 1)
     if share < FEW_UNKNOWN:
         return
-    grave = share >= MOST_UNKNOWN or empty >= MOST_UNKNOWN * rows
+    grave = share >= MAX_UNKNOWN or empty >= MAX_UNKNOWN * rows
     nothing = f"; {empty:,} of {rows:,} rows are nothing else" if empty else ""
     yield Finding(
         ERROR if grave else WARNING,

@@ -15,7 +15,7 @@ from whet.data.columns import own_name
 from whet.data.readers.csv_dialect import find_header
 from whet.data.readers.csv_files import record_batch
 from whet.data.readers.raw_table import BATCH_ROWS, Part, RawSplit, Spill
-from whet.data.readers.text_files import HARMLESS_BYTES, MOST_TIMES
+from whet.data.readers.text_files import HARMLESS_BYTES, MAX_TIMES
 from whet.errors import DataError, missing_extra
 
 SAMPLE_ROWS = 1000
@@ -71,9 +71,9 @@ def _refuse_bomb(path: Path) -> None:
             size = sum(part.file_size for part in archive.infolist())
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
         return  # the reader says what is wrong
-    if size > max(HARMLESS_BYTES, MOST_TIMES * path.stat().st_size):
+    if size > max(HARMLESS_BYTES, MAX_TIMES * path.stat().st_size):
         raise DataError(
-            f"the workbook unpacks to {size / 1e9:.1f} GB, more than {MOST_TIMES} times its size.",
+            f"the workbook unpacks to {size / 1e9:.1f} GB, more than {MAX_TIMES} times its size.",
             "Save the sheet as CSV.",
             file=path.name,
         )

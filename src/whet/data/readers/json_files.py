@@ -11,7 +11,7 @@ from typing import Any
 from whet.config import DataConfig
 from whet.data.readers.raw_table import BATCH_ROWS, Part, RawSplit, Spill
 from whet.data.readers.text_files import OverlongLine, lines, mend_surrogates, open_text, undecodable
-from whet.errors import DataError, some_of
+from whet.errors import DataError, shortened_list
 
 WHOLE_FILE_LIMIT = 200_000_000
 """An object of columns has to be read at once; anything larger is refused."""
@@ -43,7 +43,7 @@ def read_json(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
     if len(unusable) == len(kinds):
         raise DataError(
             f"no field can be used: {', '.join(unusable) or 'the objects are empty'}.",
-            f"Name what is inside: {some_of(list(inner), 20, quoted=False)} (--text)."
+            f"Name what is inside: {shortened_list(list(inner), 20, quoted=False)} (--text)."
             if inner
             else "Each object needs a text and a label at its top level.",
             file=path.name,
@@ -51,7 +51,7 @@ def read_json(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
     part = Part(path.name, spill.rows, path.stat().st_size)
     objects = [name for name, kind in kinds.items() if kind == "nested"]
     example = next(iter(inner), "field.name")
-    named = some_of(objects, quoted=False)
+    named = shortened_list(objects, quoted=False)
     passed = f"passed over, for they hold objects: {named} (name what is inside: --text {example})."
     return RawSplit(
         spill.schema,
@@ -195,13 +195,13 @@ def json_rows(path: Path, config: DataConfig, limit: int) -> Iterator[tuple[Row,
             raise undecodable(path, config.encoding) from None
     if start.startswith("["):
         yield from _list_rows(path, config.encoding, limit)
-    elif start.startswith("{") and not _one_object_a_line(start):
+    elif start.startswith("{") and not _one_object_per_line(start):
         yield from _object_rows(path, config.encoding)
     else:
         yield from _line_rows(path, config.encoding, limit)
 
 
-def _one_object_a_line(start: str) -> bool:
+def _one_object_per_line(start: str) -> bool:
     """JSON lines: the first line is a whole object by itself (or longer than what was looked at)."""
     line, newline, rest = start.partition("\n")
     if not newline:

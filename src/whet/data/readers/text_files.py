@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 from whet.errors import DataError, EnvironmentFault
 
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
-HARMLESS_BYTES, MOST_TIMES = 200_000_000, 200
+HARMLESS_BYTES, MAX_TIMES = 200_000_000, 200
 COMPRESSED_SUFFIXES = (".gz", ".gzip", ".zst", ".zstd", ".bz2")
 FOREIGN_TEXT = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
@@ -53,14 +53,14 @@ class _Unpacked(io.RawIOBase):
 
     def __init__(self, path: Path, stream: Any) -> None:
         self._path, self._stream, self._count = path, stream, 0
-        self._most = max(HARMLESS_BYTES, MOST_TIMES * path.stat().st_size)
+        self._most = max(HARMLESS_BYTES, MAX_TIMES * path.stat().st_size)
 
     def read(self, size: int = -1) -> bytes:
         data = bytes(self._stream.read(min(size, self._most + 1) if size >= 0 else self._most + 1))
         self._count += len(data)
         if self._count > self._most:
             raise DataError(
-                f"it unpacks to more than {MOST_TIMES} times its size, which no table of texts does.",
+                f"it unpacks to more than {MAX_TIMES} times its size, which no table of texts does.",
                 "If it is right all the same, unpack it first.",
                 file=self._path.name,
             )

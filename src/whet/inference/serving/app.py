@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import whet
 from whet.inference.serving import openapi
-from whet.inference.serving.batching import Batcher, QueueFull, TooLate
+from whet.inference.serving.batching import Batcher, DeadlinePassed, QueueFull
 from whet.inference.serving.counters import Counters
 from whet.inference.serving.requests import (
-    Asked,
+    BodyMemory,
     Disconnected,
     Headers,
-    Held,
     Limits,
+    PredictRequest,
     Problem,
     Receive,
     busy,
@@ -49,7 +49,7 @@ OPEN_TO_ALL = ("/", "/health", "/ready", "/openapi.json")
 
 
 @dataclass(frozen=True)
-class Door:
+class RequestGuard:
     """Who is let in."""
 
     hosts: frozenset[bytes]
@@ -88,13 +88,13 @@ class Answer:
 class App:
     """Answers HTTP. It listens before its model is loaded; `open` makes it ready, `drain` unready again."""
 
-    def __init__(self, door: Door, limits: Limits) -> None:
-        self.door, self.limits = door, limits
+    def __init__(self, guard: RequestGuard, limits: Limits) -> None:
+        self.guard, self.limits = guard, limits
         self.counters = Counters()
         self.predictor: Predictor | None = None
         self.batcher: Batcher | None = None
         self.draining = False
-        self._held = Held(16 * limits.body_bytes)
+        self._held = BodyMemory(16 * limits.body_bytes)
         self._assets = {name: _own_asset(name) for name in ("index.html", "try.js", "try.css")}
         self._assets["base.css"] = asset("base.css").encode()
         self._assets["icon.svg"] = (files("whet.runs.live") / "page" / "icon.svg").read_bytes()
@@ -142,7 +142,7 @@ class App:
             self.counters.open -= 1
 
     async def _answer(self, path: str, method: str, headers: Headers, receive: Receive) -> Answer:
-        self.door.check(path, headers)
+        self.guard.check(path, headers)
         if path not in self._routes:
             raise Problem(404, "There is nothing here; /openapi.json lists what there is.", close=True)
         allowed, handler = self._routes[path]
@@ -184,7 +184,7 @@ class App:
         self.counters.predicted(time.monotonic() - began)
         return answer
 
-    async def _predictions(self, asked: Asked, receive: Receive) -> bytes:
+    async def _predictions(self, asked: PredictRequest, receive: Receive) -> bytes:
         assert self.predictor is not None
         assert self.batcher is not None
         if not asked.texts:
@@ -202,8 +202,8 @@ class App:
             elif gone.done():
                 raise Disconnected
             else:
-                raise TooLate("")
-        except TooLate:
+                raise DeadlinePassed("")
+        except DeadlinePassed:
             raise Problem(504, f"The answer was not there within {asked.seconds:g} seconds.") from None
         finally:
             waiting.cancel()
@@ -243,9 +243,9 @@ class App:
 
     async def _openapi(self, headers: Headers, receive: Receive) -> Answer:
         # Labels are of the model: whoever has no token is not told them.
-        known = self.predictor if self.door.token is None else None
+        known = self.predictor if self.guard.token is None else None
         labels, pairs = (known.task.labels, known.pairs) if known else ((), None)
-        has_token = self.door.token is not None
+        has_token = self.guard.token is not None
         return Answer(_json(openapi.describe(whet.__version__, self.limits, labels, pairs, has_token)))
 
     async def _index(self, headers: Headers, receive: Receive) -> Answer:

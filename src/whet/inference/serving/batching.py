@@ -31,7 +31,7 @@ class QueueFull(WhetError):
     """More rows wait than may; try again later."""
 
 
-class TooLate(WhetError):
+class DeadlinePassed(WhetError):
     """The deadline of a request came before its rows were computed."""
 
 
@@ -171,7 +171,7 @@ class Batcher:
             return False
         self._waiting -= request.left
         if not request.logits.done():
-            request.settle(TooLate("The request's deadline came before its rows were computed."))
+            request.settle(DeadlinePassed("The request's deadline came before its rows were computed."))
         return True
 
     def _answer(self, parts: list[Part]) -> None:

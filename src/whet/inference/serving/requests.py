@@ -51,7 +51,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PredictRequest:
     """The rows of a valid request."""
 
     texts: list[str]
@@ -63,7 +63,7 @@ class Asked:
 
 
 @dataclass
-class Held:
+class BodyMemory:
     """Bytes of bodies in memory, over all requests."""
 
     most: int
@@ -96,7 +96,7 @@ class Disconnected(Exception):
     """The client went away before its request was complete."""
 
 
-async def read_body(receive: Receive, limits: Limits, held: Held, kept: list[int]) -> bytes:
+async def read_body(receive: Receive, limits: Limits, held: BodyMemory, kept: list[int]) -> bytes:
     """The whole body; what it takes of `held` is noted in `kept`, for the caller to give back."""
     import asyncio
 
@@ -124,7 +124,7 @@ def _too_large(limits: Limits) -> Problem:
     return Problem(413, f"The body is larger than {limits.body_bytes:,} bytes.", close=True)
 
 
-def parse(body: bytes, limits: Limits, pairs: bool | None) -> Asked:
+def parse(body: bytes, limits: Limits, pairs: bool | None) -> PredictRequest:
     """The rows of a body. `pairs`: whether the model reads pairs; None where nobody knows."""
     content = _json(body)
     if not isinstance(content, dict):
@@ -145,7 +145,7 @@ def parse(body: bytes, limits: Limits, pairs: bool | None) -> Asked:
     if not isinstance(raw, bool):
         raise Problem(422, "'raw' must be true or false.")
     texts, seconds = _texts(inputs, limits, pairs), _seconds(content, limits)
-    return Asked(texts[0], texts[1] if len(texts) > 1 else None, raw, seconds)
+    return PredictRequest(texts[0], texts[1] if len(texts) > 1 else None, raw, seconds)
 
 
 def _json(body: bytes) -> Any:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whet.errors import EnvironmentFault, UsageError, missing_extra
-from whet.inference.serving.app import App, Door
+from whet.inference.serving.app import App, RequestGuard
 from whet.inference.serving.batching import Batcher
 from whet.inference.serving.requests import Limits
 from whet.utils.web_server import LOOPBACK, Server, listen, run_in_background
@@ -61,12 +61,12 @@ class ModelServer(Server):
 
 def serve(path: Path | str, settings: Settings) -> ModelServer:
     """Listen, load the model, and return when it answers."""
-    door = make_door(settings)
+    guard = make_guard(settings)
     listening = listen(settings.port, settings.host)
     apps: list[App] = []
 
     def make_app(port: int) -> App:
-        apps.append(App(_with_port(door, settings, port), settings.limits))
+        apps.append(App(_with_port(guard, settings, port), settings.limits))
         return apps[0]
 
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # it logs a line for each broken request
@@ -98,7 +98,7 @@ def serve(path: Path | str, settings: Settings) -> ModelServer:
 
 def _loaded(path: Path | str, settings: Settings) -> tuple[Predictor, Batcher]:
     """The model, which has answered once: the first forward pass takes much longer than those after it."""
-    from whet.engine.logits import tokens_a_batch
+    from whet.engine.logits import tokens_per_batch
     from whet.inference.predictor import Predictor
 
     try:
@@ -110,7 +110,7 @@ def _loaded(path: Path | str, settings: Settings) -> tuple[Predictor, Batcher]:
     batcher = Batcher(
         predictor.logits,
         most_waiting=settings.queue_rows,
-        batch_characters=4 * tokens_a_batch(predictor.hardware.device),  # English has about four a token
+        batch_characters=4 * tokens_per_batch(predictor.hardware.device),  # English has about four a token
     )
     return predictor, batcher
 
@@ -124,7 +124,7 @@ def _drain(app: App) -> None:
 # Who may ask ---------------------------------------------------------------------------------------
 
 
-def make_door(settings: Settings) -> Door:
+def make_guard(settings: Settings) -> RequestGuard:
     """Tokens and names; refuses to be open to a network without a token."""
     token = _token(settings.token_file) if settings.token_file is not None else None
     if token is None and not is_loopback(settings.host):
@@ -132,10 +132,10 @@ def make_door(settings: Settings) -> Door:
             f"{settings.host!r} can be reached from other machines, and there is no token.",
             "Give a file that holds one with --token-file, or leave --host out.",
         )
-    return Door(frozenset(), token)
+    return RequestGuard(frozenset(), token)
 
 
-def _with_port(door: Door, settings: Settings, port: int) -> Door:
+def _with_port(guard: RequestGuard, settings: Settings, port: int) -> RequestGuard:
     own = ("127.0.0.1", "localhost", "[::1]")
     hosts = {f"{name}:{port}" for name in own} | {name.lower() for name in settings.allow_hosts}
     if port == 80:
@@ -143,7 +143,7 @@ def _with_port(door: Door, settings: Settings, port: int) -> Door:
     if not is_loopback(settings.host):
         # A container or a proxy may show another port than the one that is listened on.
         hosts |= {settings.host.lower(), f"[{settings.host.lower()}]", socket.gethostname().lower(), *own}
-    return Door(frozenset(name.encode() for name in hosts), door.token)
+    return RequestGuard(frozenset(name.encode() for name in hosts), guard.token)
 
 
 def is_loopback(host: str) -> bool:

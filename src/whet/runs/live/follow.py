@@ -18,7 +18,7 @@ from whet.runs.progress import progress
 from whet.runs.report.charts import charts_of, marks_of, rounded
 from whet.runs.report.content import STATES, plain
 from whet.utils.text import neutral_lines
-from whet.utils.untrusted_files import MOST_LINE
+from whet.utils.untrusted_files import MAX_LINE
 
 POINTS = 4000
 """Points a line that are sent at first; a closer look at a part of it asks again."""
@@ -66,9 +66,9 @@ class Tail:
                 return
             with open(self.path / RECORDS, "rb") as file:
                 file.seek(self._offset)
-                while content := file.read(min(size - self._offset, MOST_LINE)):
+                while content := file.read(min(size - self._offset, MAX_LINE)):
                     whole = content.rfind(b"\n") + 1
-                    if not whole and len(content) < MOST_LINE:
+                    if not whole and len(content) < MAX_LINE:
                         return
                     if not whole:  # no record is that long, and what follows may have no end
                         self._offset, self.damaged = size, self.damaged + 1

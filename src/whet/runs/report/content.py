@@ -21,11 +21,11 @@ from whet.runs.progress import duration
 from whet.runs.report.baselines import BaselineTable, baseline_tables
 from whet.runs.report.charts import Chart, charts_of, reliability_chart, scatter_chart
 from whet.runs.report.mistakes import (
-    MOST_COUNTED,
-    Answers,
+    MAX_COUNTED,
     ClassScore,
     Confusion,
     Example,
+    PredictedRows,
     class_scores,
     confusion_of,
     confusion_recorded,
@@ -71,7 +71,7 @@ class Truncated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class ReportFinding:
     """A finding of the audit."""
 
     severity: str
@@ -88,7 +88,7 @@ class DataPart:
     facts: list[tuple[str, str]] = field(default_factory=list)
     label_shares: list[tuple[str, list[tuple[str, float]]]] = field(default_factory=list)
     truncation: list[Truncated] = field(default_factory=list)
-    findings: list[Found] = field(default_factory=list)
+    findings: list[ReportFinding] = field(default_factory=list)
     max_length: int | None = None
     has_pairs: bool = False
 
@@ -168,7 +168,7 @@ class _Reader:
         start = self.curves.start
         self.task = start.task if start else ""
         self.names = list(start.labels) if start else []
-        self.answers: dict[str, Answers] = self.part("predictions", self._answers, {})
+        self.answers: dict[str, PredictedRows] = self.part("predictions", self._answers, {})
 
     def part(self, name: str, make: Callable[[], T], otherwise: T) -> T:
         try:
@@ -208,7 +208,7 @@ class _Reader:
             notes=self.notes,
         )
 
-    def _answers(self) -> dict[str, Answers]:
+    def _answers(self) -> dict[str, PredictedRows]:
         found = {split: read_answers(self.folder, split, self.task, self.names) for split in ("validation", "test")}
         return {split: answers for split, answers in found.items() if answers is not None}
 
@@ -256,24 +256,24 @@ class _Reader:
             f"{end.best_step:,}. That saved {left:,} steps, about {time}."
         )
 
-    def _confusion(self, examined: Answers | None, last: Evaluation | None) -> Confusion | None:
-        if self.task not in ("binary", "multiclass") or len(self.names) > MOST_COUNTED:
+    def _confusion(self, examined: PredictedRows | None, last: Evaluation | None) -> Confusion | None:
+        if self.task not in ("binary", "multiclass") or len(self.names) > MAX_COUNTED:
             return None
         if examined is not None:
             return confusion_of(examined)
         return confusion_recorded(last, self.names) if last is not None and last.confusion else None
 
-    def _classes(self, examined: Answers | None) -> list[ClassScore]:
+    def _classes(self, examined: PredictedRows | None) -> list[ClassScore]:
         return class_scores(examined) if examined is not None and self.task != "regression" else []
 
-    def _calibration(self, examined: Answers | None) -> Chart | None:
+    def _calibration(self, examined: PredictedRows | None) -> Chart | None:
         from whet.metrics.calibration import reliability
 
         if examined is None or self.task == "regression":
             return None
         return reliability_chart(reliability(self.task, examined.logits, examined.labels))
 
-    def _calibration_words(self, examined: Answers | None) -> str:
+    def _calibration_words(self, examined: PredictedRows | None) -> str:
         from whet.metrics.calibration import divisor_in_words, expected_calibration_error, fit_temperature
 
         if examined is None or self.task == "regression":
@@ -286,12 +286,12 @@ class _Reader:
             f"the model is {tends}. Dividing its logits by {divisor_in_words(temperature)} fits these rows best."
         )
 
-    def _scatter(self, examined: Answers | None) -> Chart | None:
+    def _scatter(self, examined: PredictedRows | None) -> Chart | None:
         if examined is None or self.task != "regression":
             return None
-        return scatter_chart(examined.labels.tolist(), examined.said.reshape(-1).tolist())
+        return scatter_chart(examined.labels.tolist(), examined.predicted.reshape(-1).tolist())
 
-    def _worst(self, examined: Answers | None, last: Evaluation | None) -> list[Example]:
+    def _worst(self, examined: PredictedRows | None, last: Evaluation | None) -> list[Example]:
         if examined is not None:
             return most_wrong(examined)
         return worst_recorded(last) if last is not None else []
@@ -359,12 +359,12 @@ def _truncated(split: str, cut: dict[str, Any], rows: int) -> Truncated:
     )
 
 
-def _found(finding: dict[str, Any]) -> Found:
+def _found(finding: dict[str, Any]) -> ReportFinding:
     severity = str(finding.get("severity", ""))
     rows: dict[str, list[str]] = {}
     for place in finding.get("rows", []):
         rows.setdefault(str(place["split"]), []).append(str(place["row"]))
-    return Found(
+    return ReportFinding(
         severity=severity,
         tone={"error": "bad", "warning": "warn"}.get(severity, ""),
         message=str(finding.get("message", "")),

@@ -19,14 +19,14 @@ SHOWN_CHARACTERS = 300
 WORST = 15
 EXAMPLES = 3
 MISTAKES = 12
-MOST_COUNTED = 2000
+MAX_COUNTED = 2000
 """A matrix of more classes would not fit a small machine's memory."""
 MATRIX_CLASSES = 30
 """With more classes a matrix cannot be read; the commonest mistakes still can."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Answers:
+class PredictedRows:
     """The labelled rows of one split, in input order."""
 
     split: str
@@ -42,7 +42,7 @@ class Answers:
         return len(self.rows)
 
     @property
-    def said(self) -> Array:
+    def predicted(self) -> Array:
         return np.asarray(predicted(self.task, self.logits))
 
     @property
@@ -108,7 +108,7 @@ class ClassScore:
     f1: float
 
 
-def read_answers(folder: RunFolder, split: str, task: str, names: Sequence[str]) -> Answers | None:
+def read_answers(folder: RunFolder, split: str, task: str, names: Sequence[str]) -> PredictedRows | None:
     """The rows of a split that have a label; None where nothing was predicted there."""
     table = labelled_rows(folder, split)
     if table is None:
@@ -116,7 +116,7 @@ def read_answers(folder: RunFolder, split: str, task: str, names: Sequence[str])
     labels = np.array(table["label"].to_pylist())
     if task in ("binary", "multiclass") and not (labels.min() >= 0 and labels.max() < len(names)):
         raise ArtifactError(f"A label of the {split} rows is {int(labels.max())}, and there are {len(names)}.")
-    return Answers(
+    return PredictedRows(
         split=split,
         task=task,
         names=list(names),
@@ -128,13 +128,13 @@ def read_answers(folder: RunFolder, split: str, task: str, names: Sequence[str])
     )
 
 
-def confusion_of(answers: Answers) -> Confusion:
+def confusion_of(answers: PredictedRows) -> Confusion:
     """Counts of label against answer, with rows to look at for each of the commonest mistakes."""
-    classes, said = len(answers.names), answers.said
-    counts = np.bincount(answers.labels * classes + said, minlength=classes**2).reshape(classes, classes)
+    classes, predicted = len(answers.names), answers.predicted
+    counts = np.bincount(answers.labels * classes + predicted, minlength=classes**2).reshape(classes, classes)
     mistakes = []
     for label, answer in _commonest(counts):
-        there = np.flatnonzero((answers.labels == label) & (said == answer))
+        there = np.flatnonzero((answers.labels == label) & (predicted == answer))
         surest = there[np.argsort(answers.likely[there, label], kind="stable")][:EXAMPLES]
         mistakes.append(
             Mistake(
@@ -166,15 +166,15 @@ def confusion_recorded(record: Evaluation, names: list[str]) -> Confusion:
     return _confusion(names, counts, mistakes, record.split)
 
 
-def class_scores(answers: Answers) -> list[ClassScore]:
+def class_scores(answers: PredictedRows) -> list[ClassScore]:
     """Precision, recall and F1 of each label; with several labels a row, each by itself."""
-    truth, said = answers.labels, answers.said
+    truth, predicted = answers.labels, answers.predicted
     if answers.task != "multilabel":
         classes = np.arange(len(answers.names))
-        truth, said = truth[:, None] == classes, said[:, None] == classes
+        truth, predicted = truth[:, None] == classes, predicted[:, None] == classes
     found = []
     for k, name in enumerate(answers.names):
-        is_it, called = truth[:, k] > 0, said[:, k] > 0
+        is_it, called = truth[:, k] > 0, predicted[:, k] > 0
         right = int((is_it & called).sum())
         precision, recall = right / max(1, int(called.sum())), right / max(1, int(is_it.sum()))
         f1 = 2 * right / max(1, int(called.sum()) + int(is_it.sum()))
@@ -182,10 +182,10 @@ def class_scores(answers: Answers) -> list[ClassScore]:
     return found
 
 
-def most_wrong(answers: Answers, most: int = WORST) -> list[Example]:
+def most_wrong(answers: PredictedRows, most: int = WORST) -> list[Example]:
     """The rows that the model contradicts most."""
     if answers.task == "regression":
-        error = np.abs(answers.said.reshape(-1) - answers.labels)
+        error = np.abs(answers.predicted.reshape(-1) - answers.labels)
         worst = np.argsort(-error, kind="stable")
     elif answers.task == "multilabel":
         gap = np.abs(answers.likely - answers.labels).max(axis=1)
@@ -193,7 +193,7 @@ def most_wrong(answers: Answers, most: int = WORST) -> list[Example]:
         worst = worst[gap[worst] > 0.5]
     else:
         own = answers.likely[np.arange(len(answers)), answers.labels]
-        wrong = np.flatnonzero(answers.said != answers.labels)
+        wrong = np.flatnonzero(answers.predicted != answers.labels)
         worst = wrong[np.argsort(own[wrong], kind="stable")]
     return [_example(answers, int(k)) for k in worst[:most]]
 
@@ -242,16 +242,16 @@ def _link(label: int, answer: int) -> str:
     return f"mistake-{label}-{answer}"
 
 
-def _example(answers: Answers, k: int) -> Example:
-    said = answers.said[k]
+def _example(answers: PredictedRows, k: int) -> Example:
+    predicted = answers.predicted[k]
     if answers.task == "regression":
-        truth, answer = f"{answers.labels[k]:.3g}", f"{float(np.ravel(said)[0]):.3g}"
-        sure = f"off by {abs(float(np.ravel(said)[0]) - float(answers.labels[k])):.3g}"
+        truth, answer = f"{answers.labels[k]:.3g}", f"{float(np.ravel(predicted)[0]):.3g}"
+        sure = f"off by {abs(float(np.ravel(predicted)[0]) - float(answers.labels[k])):.3g}"
     elif answers.task == "multilabel":
-        truth, answer = (_joined(answers.names, each) for each in (answers.labels[k], said))
+        truth, answer = (_joined(answers.names, each) for each in (answers.labels[k], predicted))
         sure = f"off by {float(np.abs(answers.likely[k] - answers.labels[k]).max()):.2f}"
     else:
-        truth, answer = answers.names[answers.labels[k]], answers.names[int(said)]
+        truth, answer = answers.names[answers.labels[k]], answers.names[int(predicted)]
         sure = _percent(float(answers.likely[k, answers.labels[k]]))
     return Example(
         row=int(answers.rows[k]),

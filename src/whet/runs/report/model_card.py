@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from whet.errors import some_of
+from whet.errors import shortened_list
 from whet.records import AVERAGED, Baselines, Evaluation, Start
 from whet.runs import score_words as words
 from whet.runs.folder import RunFolder
@@ -12,7 +12,7 @@ from whet.runs.parts import parts_sentence
 from whet.runs.verdict.judge import verdict_of
 from whet.utils.text import markdown_escaped
 
-MOST_LABELS = 50
+MAX_LABELS = 50
 
 
 def model_card(folder: RunFolder) -> str:
@@ -21,7 +21,7 @@ def model_card(folder: RunFolder) -> str:
     start = next((record for record in records if isinstance(record, Start)), None)
     best = [r for r in records if isinstance(r, Evaluation) and (r.best or r.split == "test")]
     verdict = verdict_of(records)
-    labels = some_of([markdown_escaped(label) for label in data.get("labels", [])], MOST_LABELS, quoted=False)
+    labels = shortened_list([markdown_escaped(label) for label in data.get("labels", [])], MAX_LABELS, quoted=False)
     packages = environment.get("packages", {})
     versions = ", ".join(f"{name} {packages[name]}" for name in sorted(packages))
     lines = [

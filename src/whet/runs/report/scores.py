@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from whet.errors import some_of
+from whet.errors import shortened_list
 from whet.metrics.intervals import PROPORTIONS, Interval, absent_classes, score_intervals, smallest_visible, wilson
 from whet.metrics.scores import FROM_MARGINS, TASK_METRICS, higher_is_better, metric_named
 from whet.records import Baselines, Evaluation, Record, Start, shipped_evaluation
 from whet.runs.curves import Curves
 from whet.runs.parts import parts_sentence
 from whet.runs.report.charts import is_share, metric_words
-from whet.runs.report.mistakes import Answers, Array
+from whet.runs.report.mistakes import Array, PredictedRows
 from whet.runs.score_words import IN_LABEL_UNITS, always_giving, metric_of, number
 
 MANY_ROWS = 5000
@@ -60,7 +60,7 @@ class Scores:
         return [[found.get((metric, split)) for split in self.splits] for metric in metrics]
 
 
-def scores_of(curves: Curves, records: Sequence[Record], answers: Mapping[str, Answers]) -> Scores:
+def scores_of(curves: Curves, records: Sequence[Record], answers: Mapping[str, PredictedRows]) -> Scores:
     """Every metric of the saved model; from the predictions where there are any, else as recorded."""
     start = curves.start
     if start is None:
@@ -109,7 +109,7 @@ def shown(metric: str, value: float) -> str:
     return f"{100 * value:.1f}%" if is_share(metric) else f"{value:.3f}"
 
 
-def _intervals(answers: Answers) -> dict[str, Interval]:
+def _intervals(answers: PredictedRows) -> dict[str, Interval]:
     resamples = 1000 if len(answers) <= MANY_ROWS else 200
     return score_intervals(answers.task, answers.logits, answers.labels, resamples=resamples)
 
@@ -127,7 +127,7 @@ def _recorded(records: Sequence[Record], split: str) -> dict[str, Interval]:
     }
 
 
-def _constant(majority: Mapping[str, Any], answers: Answers | None, split: str) -> dict[str, float]:
+def _constant(majority: Mapping[str, Any], answers: PredictedRows | None, split: str) -> dict[str, float]:
     """What the constant answer scores on a split; the record has it for validation only."""
     if split == "validation":
         return {name: float(value) for name, value in majority.items() if _is_number(value) and name != "value"}
@@ -138,7 +138,7 @@ def _constant(majority: Mapping[str, Any], answers: Answers | None, split: str) 
     return {name: metric_named(name)(answers.labels, answer) for name in names}
 
 
-def _always(label: Any, answers: Answers) -> Array:
+def _always(label: Any, answers: PredictedRows) -> Array:
     """The constant answer on as many rows as there are."""
     if answers.task == "regression":
         return np.full(len(answers), float(label))
@@ -178,12 +178,12 @@ def _remarks(start: Start, found: Interval | None, main: Score | None) -> list[s
     return remarks
 
 
-def _unmeasured(answers: Answers, split: str) -> str:
+def _unmeasured(answers: PredictedRows, split: str) -> str:
     """Names the labels that no row of the split has: its averages go over the others."""
     names = [answers.names[index] for index in absent_classes(answers.task, answers.labels, len(answers.names))]
     if not names:
         return ""
-    return f"Not measured, for no {split} row has them: {some_of(names)}."
+    return f"Not measured, for no {split} row has them: {shortened_list(names)}."
 
 
 def _against_constant(metric: str, constant: float, answer: str, found: Interval) -> str:

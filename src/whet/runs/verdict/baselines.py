@@ -19,7 +19,7 @@ IN_FULL = {"frozen": "frozen model + linear", "TF-IDF": "TF-IDF + linear", "comm
 """The baselines' names in tables: logistic regression, or ridge for numbers, is the linear model."""
 
 
-def most_telling(made: Iterable[Baselines]) -> Baselines:
+def largest_record(made: Iterable[Baselines]) -> Baselines:
     """The record of most rows: those say most; of equals the last one, which has the test rows."""
     return max(enumerate(made), key=lambda pair: (pair[1].rows, pair[0]))[1]
 
@@ -36,9 +36,9 @@ def labels_to_blame(s: CurveFeatures) -> bool:
     A task beyond the model looks the same. Without baselines nothing speaks for that; with them, the rows must be
     many, and none of the answers may have anything to do with the labels.
     """
-    if s.seen.baselines is None:
+    if s.data.baselines is None:
         return not few_rows(s)
-    return s.left_open <= ROWS_TO_BLAME and not finds_something(s.seen.baselines)
+    return s.left_open <= ROWS_TO_BLAME and not finds_something(s.data.baselines)
 
 
 def finds_something(found: Baselines) -> bool:
@@ -58,7 +58,7 @@ def above_commonest(found: Baselines) -> dict[str, Any] | None:
     return next((each for each in better if each["above_commonest"] < VISIBLE), None)
 
 
-def outdone(found: Baselines) -> tuple[dict[str, Any], bool] | None:
+def baseline_ahead(found: Baselines) -> tuple[dict[str, Any], bool] | None:
     """The best baseline that the model is not better than, and whether it is visibly better than the model.
 
     The commonest answer has a line of its own.

@@ -58,7 +58,7 @@ class CurveData:
     batch_size: int | None = None
     baselines: Baselines | None = None
     """The model among simpler answers to the same rows, where they were made."""
-    broke: int | None = None
+    nonfinite_step: int | None = None
     """The step at which training met a loss that is not finite."""
     assumed: tuple[str, ...] = ()
     """What had to be guessed to judge at all."""
@@ -67,20 +67,20 @@ class CurveData:
 class CurveFeatures:
     """Numbers of one curve, each computed when a rule first asks for it."""
 
-    def __init__(self, seen: CurveData) -> None:
-        self.seen = seen
-        self.count = len(seen.steps)
-        self.eval_loss = seen.evaluation / seen.chance
+    def __init__(self, data: CurveData) -> None:
+        self.data = data
+        self.count = len(data.steps)
+        self.eval_loss = data.evaluation / data.chance
         # Where nothing is known of the training rows the evaluation loss stands in; rules that compare ask.
-        self.has_training = seen.training is not None
+        self.has_training = data.training is not None
         self.train_loss = (
-            self.eval_loss if seen.training is None else seen.training / (seen.chance_training or seen.chance)
+            self.eval_loss if data.training is None else data.training / (data.chance_training or data.chance)
         )
 
     @cached_property
     def finite(self) -> bool:
         whole = np.all(np.isfinite(self.eval_loss)) and np.all(np.isfinite(self.train_loss))
-        return bool(whole) and self.seen.broke is None
+        return bool(whole) and self.data.nonfinite_step is None
 
     @cached_property
     def best(self) -> int:
@@ -140,13 +140,13 @@ class CurveFeatures:
     @cached_property
     def order(self) -> float:
         """-1 for always falling, 1 for always rising. A running training loss is too restless to have a say."""
-        return rank_correlation((self.eval_loss + self.train_loss) / 2 if self.seen.probe else self.eval_loss)
+        return rank_correlation((self.eval_loss + self.train_loss) / 2 if self.data.probe else self.eval_loss)
 
     @cached_property
     def error(self) -> float:
         """The standard error of the score of always giving the commonest answer."""
-        majority, rows = self.seen.majority, max(self.seen.rows, 1)
-        if majority is not None and not self.seen.higher_is_better:
+        majority, rows = self.data.majority, max(self.data.rows, 1)
+        if majority is not None and not self.data.higher_is_better:
             return abs(majority) * math.sqrt(2 / rows)  # an error's own spread, as for a variance
         if majority is not None and not 0 < majority < 1:
             return 1 / math.sqrt(rows)  # a correlation is 0 by chance, where p(1 - p) would say "no error"
@@ -159,16 +159,16 @@ class CurveFeatures:
 
         0 where the number of rows is not known.
         """
-        if self.seen.rows < 1:
+        if self.data.rows < 1:
             return 0.0
-        majority = 0.5 if self.seen.majority is None else self.seen.majority
-        room = 1 - majority if self.seen.higher_is_better else abs(majority)
+        majority = 0.5 if self.data.majority is None else self.data.majority
+        room = 1 - majority if self.data.higher_is_better else abs(majority)
         return 2 * self.error / max(room, 1e-9)
 
     @cached_property
     def one_row(self) -> float:
         """What a mean loss owes to luck if each row's loss moves by L0: nothing where the rows are not known."""
-        return 1 / math.sqrt(self.seen.rows) if self.seen.rows > 0 else 0.0
+        return 1 / math.sqrt(self.data.rows) if self.data.rows > 0 else 0.0
 
     @cached_property
     def lead(self) -> float | None:
@@ -176,26 +176,26 @@ class CurveFeatures:
 
         The best of forty lucky evaluations is two errors up on its own, so neighbours are averaged.
         """
-        if self.seen.score is None or self.seen.majority is None:
+        if self.data.score is None or self.data.majority is None:
             return None
         width = 3 if self.count >= 6 else 2
-        held = np.convolve(self.seen.score, np.full(width, 1 / width), "valid")
-        return float((np.max(held, initial=-np.inf) - self.seen.majority) / self.error)
+        held = np.convolve(self.data.score, np.full(width, 1 / width), "valid")
+        return float((np.max(held, initial=-np.inf) - self.data.majority) / self.error)
 
     @cached_property
     def beats_majority(self) -> bool:
         """Whether the score was above that of the commonest answer by more than luck."""
-        if self.seen.beaten:
+        if self.data.beaten:
             return True
         return self.lead > 2 if self.lead is not None else self.lowest_eval_loss < 0.93
 
     @cached_property
     def score_gain(self) -> float:
         """What the score gained from the middle third to the last, in standard errors or in its own noise."""
-        if self.seen.score is None:
+        if self.data.score is None:
             return 0.0
-        _, middle, last = thirds(self.seen.score)
-        return (last - middle) / max(self.error, jitter(self.seen.score), 1e-9)
+        _, middle, last = thirds(self.data.score)
+        return (last - middle) / max(self.error, jitter(self.data.score), 1e-9)
 
     @cached_property
     def slope(self) -> float:
@@ -247,9 +247,9 @@ ENOUGH_REACH = 1e-3
 
 def collapsed(s: CurveFeatures) -> bool:
     """Better than chance once, and at the end no better in score and worse in loss."""
-    if s.seen.score is None or s.seen.majority is None or (s.seen.probe and s.train_loss[-1] < 0.7):
+    if s.data.score is None or s.data.majority is None or (s.data.probe and s.train_loss[-1] < 0.7):
         return False
-    back = s.seen.score[-1] <= s.seen.majority + 2 * s.error
+    back = s.data.score[-1] <= s.data.majority + 2 * s.error
     return bool(s.beats_majority and s.eval_loss[s.best] < 0.9 and s.eval_loss[-1] > 1.1 and back)
 
 
@@ -260,14 +260,14 @@ def learnt_nothing(s: CurveFeatures) -> bool:
 
 def _just_began(s: CurveFeatures) -> bool:
     """The newest score is no luck, though it has not held for long enough to be a lead."""
-    if s.seen.score is None or s.seen.majority is None:
+    if s.data.score is None or s.data.majority is None:
         return False
-    return bool(s.seen.score[-1] > s.seen.majority + 2 * s.error)
+    return bool(s.data.score[-1] > s.data.majority + 2 * s.error)
 
 
 def reach(s: CurveFeatures) -> float:
     """The rate times the steps: about as far as AdamW can have moved a weight. Infinite where no rate is known."""
-    return (s.seen.learning_rate or np.inf) * float(s.seen.steps[-1])
+    return (s.data.learning_rate or np.inf) * float(s.data.steps[-1])
 
 
 def crawls(s: CurveFeatures) -> bool:
@@ -297,14 +297,14 @@ def rises_while_training_falls(s: CurveFeatures) -> bool:
 
 
 def rise(s: CurveFeatures) -> dict[str, float]:
-    return {"rise": float(s.eval_loss[-1] - s.eval_loss[s.best]) * s.seen.chance}
+    return {"rise": float(s.eval_loss[-1] - s.eval_loss[s.best]) * s.data.chance}
 
 
 def score_lost(s: CurveFeatures) -> float:
     """From the best stretch of the score to its end."""
-    if s.seen.score is None:
+    if s.data.score is None:
         return 0.0
-    held = np.convolve(s.seen.score, (0.5, 0.5), "valid")
+    held = np.convolve(s.data.score, (0.5, 0.5), "valid")
     return float(np.max(held) - held[-1])
 
 
@@ -319,7 +319,7 @@ def levelled(s: CurveFeatures) -> int:
 
 
 def overlaps(s: CurveFeatures) -> bool:
-    return s.seen.overlap > 0.01
+    return s.data.overlap > 0.01
 
 
 FEW_ROWS = 1 / 3

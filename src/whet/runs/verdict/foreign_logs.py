@@ -26,10 +26,10 @@ from whet.records import Record, from_line, replay
 from whet.runs.curves import Series, window_means
 from whet.runs.folder import CONFIG, RECORDS, RunFolder
 from whet.runs.verdict.features import CurveData
-from whet.runs.verdict.judge import entropy, observe
+from whet.runs.verdict.judge import curve_data, entropy
 from whet.utils.untrusted_files import parse_json, read_text
 
-MOST_LOG = 1_000_000_000
+MAX_LOG = 1_000_000_000
 
 
 STATE = "trainer_state.json"
@@ -81,11 +81,11 @@ def read_observed(path: Path, constants: Constants | None = None) -> CurveData:
                 f"{str(path)!r} is a run, which says itself what --majority, --classes and --rows are for.",
                 "Leave them out.",
             )
-        return observe(RunFolder.open(path).records())
+        return curve_data(RunFolder.open(path).records())
     if not path.is_file():
         raise UsageError(f"There is no run or file {str(path)!r}.", "`whet runs` lists the runs there are.")
     if path.name == RECORDS or path.suffix == ".jsonl":
-        return _with(observe(read_records(path)), known)
+        return _with(curve_data(read_records(path)), known)
     if path.suffix == ".json":
         return _from_trainer_state(path, known)
     return _from_csv(path, known)
@@ -353,7 +353,7 @@ def _chance(classes: int, majority: float | None) -> float:
 
 def _text(path: Path) -> str:
     try:
-        return read_text(path, MOST_LOG)
+        return read_text(path, MAX_LOG)
     except UnicodeDecodeError as error:
         raise DataError(f"this is not UTF-8 text (byte {error.start}).", file=str(path)) from None
     except ValueError as error:

@@ -21,7 +21,7 @@ from whet.records import Baselines, End, Evaluation, Finding, Record, Start, Ste
 from whet.runs.curves import Curves, Series, curves, window_means
 from whet.runs.score_words import always_giving
 from whet.runs.verdict import wording as words
-from whet.runs.verdict.baselines import most_telling, outdone, rows_in_words
+from whet.runs.verdict.baselines import baseline_ahead, largest_record, rows_in_words
 from whet.runs.verdict.features import FEW_ROWS, CurveData, CurveFeatures, Floats, few_rows, jitter
 from whet.runs.verdict.rules import ENOUGH, Call, first_call
 
@@ -41,7 +41,7 @@ VERDICTS = (
     "text-unknown",
     "not-enough",
 )
-SICK = frozenset(VERDICTS) - {"healthy", "plateau", "not-enough", "beyond-this-model"}
+PROBLEM_VERDICTS = frozenset(VERDICTS) - {"healthy", "plateau", "not-enough", "beyond-this-model"}
 _TONES = {"not-enough": "", **dict.fromkeys(("healthy", "plateau"), "good")}
 _TONES |= dict.fromkeys(("underfitting", "erratic", "overfitting", "beyond-this-model"), "warn")
 _WHATEVER_THE_ROWS = frozenset({"diverging", "text-unknown", "not-enough", "rate-too-high", "rate-too-low"})
@@ -88,12 +88,12 @@ class Verdict:
 
 def verdict_of(records: Iterable[Record]) -> Verdict:
     """The verdict on records that were replayed."""
-    return judge(observe(list(records)))
+    return judge(curve_data(list(records)))
 
 
-def judge(seen: CurveData) -> Verdict:
+def judge(data: CurveData) -> Verdict:
     """The first rule that fits, with what it saw."""
-    signs = CurveFeatures(seen)
+    signs = CurveFeatures(data)
     call = first_call(signs)
     replayed = _replays(signs)
     doubt = _doubt(signs, call, replayed)
@@ -101,20 +101,20 @@ def judge(seen: CurveData) -> Verdict:
     return Verdict(
         verdict=call.verdict,
         sentence=call.sentence,
-        step=int(seen.steps[call.at]) if len(seen.steps) else seen.broke or 0,
+        step=int(data.steps[call.at]) if len(data.steps) else data.nonfinite_step or 0,
         confidence=_confidence(signs, call, replayed),
         doubt=doubt,
         numbers=_numbers(signs, call),
         advice=advice if call.verdict == "text-unknown" else f"{words.partly_unknown(signs)}{advice}",
         baseline="" if call.verdict == "beyond-this-model" else baseline(signs),
-        assumed=seen.assumed,
+        assumed=data.assumed,
     )
 
 
 def baseline(s: CurveFeatures) -> str:
     """A line for a score that a simpler answer to the same rows reaches, or comes near enough to by luck."""
-    beside = s.seen.baselines
-    found = outdone(beside) if beside is not None else None
+    beside = s.data.baselines
+    found = baseline_ahead(beside) if beside is not None else None
     if beside is None or found is None:
         return _no_better_than_constant(s)
     other, visible = found
@@ -130,7 +130,7 @@ def baseline(s: CurveFeatures) -> str:
 
 def _advice(s: CurveFeatures, call: Call, doubt: str) -> str:
     """That of the rule, unless the score on the same rows says something else."""
-    found = outdone(s.seen.baselines) if s.seen.baselines is not None else None
+    found = baseline_ahead(s.data.baselines) if s.data.baselines is not None else None
     if found is not None and found[1] and call.verdict in _SETTINGS_ARE_FINE:
         longer = f"Train longer ({words.epochs(s, 3)}): the model has hardly moved. " if s.tail_train_loss > 0.6 else ""
         return f"{longer}More labelled rows or a larger model (--model) would let fine-tuning pay."
@@ -140,25 +140,25 @@ def _advice(s: CurveFeatures, call: Call, doubt: str) -> str:
 
 
 def _no_better_than_constant(s: CurveFeatures) -> str:
-    seen = s.seen
-    if seen.score is None or seen.majority is None or not len(seen.score) or seen.beaten:
+    data = s.data
+    if data.score is None or data.majority is None or not len(data.score) or data.beaten:
         return ""
-    best = float(np.nanmax(seen.score, initial=-np.inf))
-    if best > seen.majority + 2 * s.error:
+    best = float(np.nanmax(data.score, initial=-np.inf))
+    if best > data.majority + 2 * s.error:
         return ""
-    rows = f", as far as {seen.rows} rows can tell" if seen.rows else ""
-    scores = f"({words.number(s, seen.majority)}){rows}: {seen.metric} at best {words.number(s, best)}"
-    return f"No better than {seen.answer} {scores}."
+    rows = f", as far as {data.rows} rows can tell" if data.rows else ""
+    scores = f"({words.number(s, data.majority)}){rows}: {data.metric} at best {words.number(s, best)}"
+    return f"No better than {data.answer} {scores}."
 
 
 def _by_the_score(s: CurveFeatures) -> str:
     """The advice where the curve looks well and does not decide."""
-    if s.seen.baselines is None:
+    if s.data.baselines is None:
         return "Go by the score on rows that played no part in training, not by the curve."
-    return f"Go by the score, not by the curve: {words.interval(s.seen.baselines)}."
+    return f"Go by the score, not by the curve: {words.interval(s.data.baselines)}."
 
 
-def observe(records: Sequence[Record]) -> CurveData:
+def curve_data(records: Sequence[Record]) -> CurveData:
     """The judged series of a run, and the constants from its first record."""
     found = curves(records)
     start = found.start
@@ -186,7 +186,7 @@ def observe(records: Sequence[Record]) -> CurveData:
         learning_rate=_peak(found.learning_rate),
         epochs=start.total_steps / start.steps_per_epoch if start and start.steps_per_epoch else None,
         baselines=_beside(records),
-        broke=_broke(records),
+        nonfinite_step=_nonfinite_step(records),
         assumed=() if start else ("two even classes, for the records do not say",),
     )
 
@@ -199,7 +199,7 @@ def _rows(records: Sequence[Record], found: Curves) -> int:
 
 def _beside(records: Sequence[Record]) -> Baselines | None:
     made = [record for record in records if isinstance(record, Baselines)]
-    return most_telling(made) if made else None
+    return largest_record(made) if made else None
 
 
 def entropy(shares: Iterable[float]) -> float:
@@ -266,7 +266,7 @@ def _peak(rates: Series) -> float | None:
     return float(np.max(rates.values)) if len(rates) else None
 
 
-def _broke(records: Sequence[Record]) -> int | None:
+def _nonfinite_step(records: Sequence[Record]) -> int | None:
     """The step at which training met a loss that is not finite."""
     for record in records:
         if isinstance(record, Step) and not math.isfinite(record.loss):
@@ -287,7 +287,7 @@ def _replays(s: CurveFeatures) -> Counter[str]:
 def _doubt(s: CurveFeatures, call: Call, replayed: Counter[str]) -> str:
     """Said once: many things follow from few rows, so they are named first."""
     if few_rows(s) and call.verdict not in _WHATEVER_THE_ROWS:
-        rows = f"{s.seen.rows} evaluation rows know a score of {s.seen.metric} to {words.left_open(s)}"
+        rows = f"{s.data.rows} evaluation rows know a score of {s.data.metric} to {words.left_open(s)}"
         return f"Unsure: {rows}."
     other, times = next(iter(replayed.most_common(1)), (call.verdict, 0))
     if other == call.verdict or times <= replayed[call.verdict]:
@@ -300,42 +300,42 @@ def _confidence(s: CurveFeatures, call: Call, replayed: Counter[str]) -> float:
     if not replayed:
         return 1.0
     share = (replayed[call.verdict] + 1) / (_REPLAYS + 2) * s.count / (s.count + 1)
-    doubt = (1.0 if s.seen.probe else 0.85) * (0.85 if s.seen.assumed else 1.0)
+    doubt = (1.0 if s.data.probe else 0.85) * (0.85 if s.data.assumed else 1.0)
     if call.verdict not in _WHATEVER_THE_ROWS:
         doubt *= min(1.0, FEW_ROWS / max(s.left_open, 1e-9))
     return round(min(share, call.certainty) * doubt, 2)
 
 
 def _replayed(s: CurveFeatures, rng: np.random.Generator) -> CurveData:
-    seen = s.seen
+    data = s.data
 
-    def shaken(values: Floats, least: float) -> Floats:
+    def with_noise(values: Floats, least: float) -> Floats:
         return values + rng.normal(0, max(jitter(values), least), len(values))
 
     return dataclasses.replace(
-        seen,
-        evaluation=shaken(seen.evaluation, 0.003 * seen.chance),
-        training=None if seen.training is None else shaken(seen.training, 0.003 * seen.chance),
-        score=None if seen.score is None else shaken(seen.score, 0.1 * s.error),
+        data,
+        evaluation=with_noise(data.evaluation, 0.003 * data.chance),
+        training=None if data.training is None else with_noise(data.training, 0.003 * data.chance),
+        score=None if data.score is None else with_noise(data.score, 0.1 * s.error),
     )
 
 
 def _numbers(s: CurveFeatures, call: Call) -> dict[str, float | None]:
     """What was seen, beside the rule's own numbers; None where a number is not finite."""
-    seen = s.seen
-    found: dict[str, float] = {"evaluations": s.count, "chance_loss": seen.chance}
+    data = s.data
+    found: dict[str, float] = {"evaluations": s.count, "chance_loss": data.chance}
     if s.count:
-        found |= {"first_eval_loss": seen.evaluation[0], "last_eval_loss": seen.evaluation[-1]}
+        found |= {"first_eval_loss": data.evaluation[0], "last_eval_loss": data.evaluation[-1]}
         if s.finite:
-            found |= {"best_eval_loss": seen.evaluation[s.best], "volatility": s.volatility}
-        if seen.training is not None:
-            found["last_train_loss"] = seen.training[-1]
-        if seen.score is not None:
-            sign = 1 if seen.higher_is_better else -1
-            found |= {"best_score": sign * np.max(seen.score), "last_score": sign * seen.score[-1]}
+            found |= {"best_eval_loss": data.evaluation[s.best], "volatility": s.volatility}
+        if data.training is not None:
+            found["last_train_loss"] = data.training[-1]
+        if data.score is not None:
+            sign = 1 if data.higher_is_better else -1
+            found |= {"best_score": sign * np.max(data.score), "last_score": sign * data.score[-1]}
             found["score_error"] = s.error
-            if seen.majority is not None:
-                found["majority"] = sign * seen.majority
+            if data.majority is not None:
+                found["majority"] = sign * data.majority
     found |= call.numbers
     return {name: round(float(value), 6) if math.isfinite(value) else None for name, value in found.items()}
 
@@ -353,7 +353,7 @@ def early_verdict(records: Sequence[Record], step: int) -> Finding | None:
     found = verdict_of(records)
     told = [record for record in records if isinstance(record, Finding) and record.about == "verdict"]
     # As long as nothing bad was told, nobody needs to hear that all is well.
-    news = found.verdict != told[-1].details["verdict"] if told else found.verdict in SICK
+    news = found.verdict != told[-1].details["verdict"] if told else found.verdict in PROBLEM_VERDICTS
     # A run that is not over has not learnt everything yet: that is no underfitting.
     if not news or found.verdict in ("not-enough", "underfitting") or found.confidence < SURE_ENOUGH:
         return None

@@ -32,7 +32,7 @@ from whet.runs.verdict.features import (
 
 ENOUGH = 4
 """Evaluations without which nothing but a loss that is not finite can be told."""
-MOST_UNKNOWN = 0.5
+MAX_UNKNOWN = 0.5
 """Share of unknown tokens from which on nothing else about a run matters."""
 
 
@@ -58,7 +58,7 @@ def not_finite(s: CurveFeatures) -> Call | None:
         return None
     whole = np.isfinite(s.eval_loss) & np.isfinite(s.train_loss)
     at = int(np.argmin(whole)) if not np.all(whole) else s.count - 1
-    step = words.step(s, at) if s.seen.broke is None else s.seen.broke
+    step = words.step(s, at) if s.data.nonfinite_step is None else s.data.nonfinite_step
     return Call(
         verdict="diverging",
         sentence=f"Diverged: the loss was not a finite number at step {step}.",
@@ -69,15 +69,15 @@ def not_finite(s: CurveFeatures) -> Call | None:
 
 def text_unknown(s: CurveFeatures) -> Call | None:
     """Most of what the model was given stands for nothing: no curve can say anything about the settings."""
-    if s.seen.unknown < MOST_UNKNOWN:
+    if s.data.unknown < MAX_UNKNOWN:
         return None
-    score = "" if s.seen.score is None or not s.count else f"; {words.score(s)}"
+    score = "" if s.data.score is None or not s.count else f"; {words.score(s)}"
     return Call(
         verdict="text-unknown",
-        sentence=f"Text unknown: {s.seen.unknown:.0%} of the tokens stand for what this model does not know{score}.",
+        sentence=f"Text unknown: {s.data.unknown:.0%} of the tokens stand for what this model does not know{score}.",
         advice=f"Choose a model that knows this writing, {words.OTHER_MODEL}; settings will not help.",
         at=s.count - 1,
-        numbers={"unknown": s.seen.unknown},
+        numbers={"unknown": s.data.unknown},
     )
 
 
@@ -114,7 +114,7 @@ def diverging(s: CurveFeatures) -> Call | None:
         ),
         advice=f"Lower the rate tenfold ({words.rate(s, 0.1)}), warm up (--warmup 0.1) and clip (--clip 1.0).",
         at=low,
-        numbers={"lowest_train_loss": float(s.train_loss[low] * s.seen.chance)},
+        numbers={"lowest_train_loss": float(s.train_loss[low] * s.data.chance)},
     )
 
 
@@ -125,7 +125,7 @@ def rate_too_high(s: CurveFeatures) -> Call | None:
     rough = (s.volatility > 0.02 and s.flips > 0.2) or s.leap > 0.05
     steady = s.order < -0.8 and s.leap < 0.1
     # A curve at chance has two causes that look alike; a rate no one fine-tunes with decides.
-    known = (s.seen.learning_rate or 0) >= 2e-4
+    known = (s.data.learning_rate or 0) >= 2e-4
     never = learnt_nothing(s) and (known or (highest > 1.1 and rough and not steady))
     idle = float(np.mean(s.eval_loss[1:] > 0.97))
     late = s.tail_train_loss > 0.6 and idle > 0.5 and float(np.max(s.eval_loss[1:])) > 1.1 and rough and not steady
@@ -133,7 +133,7 @@ def rate_too_high(s: CurveFeatures) -> Call | None:
         return None
     at = int(np.argmax(s.eval_loss))
     thrown = f"evaluation loss is thrown about, up to {words.loss(s, s.eval_loss[at])} at step {words.step(s, at)}"
-    rate = f"{s.seen.learning_rate or 0:.2g}"
+    rate = f"{s.data.learning_rate or 0:.2g}"
     stuck = f"nothing learnt at a rate of {rate}, evaluation loss {words.loss(s, s.tail_eval_loss)}"
     return Call(
         verdict="rate-too-high",
@@ -143,7 +143,7 @@ def rate_too_high(s: CurveFeatures) -> Call | None:
         ),
         advice=f"Lower the rate ({words.rate(s, 0.05, '2e-5')}) and warm up (--warmup 0.1).",
         at=at,
-        numbers={"highest_eval_loss": float(s.eval_loss[at] * s.seen.chance)},
+        numbers={"highest_eval_loss": float(s.eval_loss[at] * s.data.chance)},
     )
 
 
@@ -153,7 +153,7 @@ def rate_too_low(s: CurveFeatures) -> Call | None:
     # Training below chance and evaluation not is the label shares and a few rows by heart, and no matter of the rate;
     # at a usual rate, a loss that is well below chance needs more steps.
     by_heart = s.tail_train_loss < 0.995 and s.tail_eval_loss > 1.0
-    enough = (s.seen.learning_rate or 0) >= 1e-5 and (by_heart or s.tail_eval_loss < 0.97)
+    enough = (s.data.learning_rate or 0) >= 1e-5 and (by_heart or s.tail_eval_loss < 0.97)
     creeps = (
         not s.beats_majority
         and s.tail_eval_loss > 0.85
@@ -166,7 +166,7 @@ def rate_too_low(s: CurveFeatures) -> Call | None:
     first, last = words.loss(s, s.eval_loss[0]), words.loss(s, s.eval_loss[-1])
     fell = f"evaluation loss falls steadily but only from {first} to {last}"
     stayed = (
-        f"{words.step(s, -1)} steps at {s.seen.learning_rate or 0:.2g} can move a weight by {reach(s):.1g} at most; "
+        f"{words.step(s, -1)} steps at {s.data.learning_rate or 0:.2g} can move a weight by {reach(s):.1g} at most; "
         f"evaluation loss went from {words.loss(s, s.eval_loss[0])} to {words.loss(s, s.eval_loss[-1])}"
     )
     return Call(
@@ -179,7 +179,7 @@ def rate_too_low(s: CurveFeatures) -> Call | None:
 
 def beyond_this_model(s: CurveFeatures) -> Call | None:
     """Nothing is wrong with the training, and neither the model nor a simpler answer gets away from the commonest."""
-    found = s.seen.baselines
+    found = s.data.baselines
     if found is None or s.beats_majority or s.lowest_eval_loss <= 0.9 or above_commonest(found) or labels_to_blame(s):
         return None
     trained = reach(s) >= MOVED or s.tail_train_loss < 0.9
@@ -214,14 +214,14 @@ def nothing_carries_over(s: CurveFeatures) -> Call | None:
 
 
 def _nothing_learnt(s: CurveFeatures) -> Call:
-    simpler = above_commonest(s.seen.baselines) if s.seen.baselines is not None else None
+    simpler = above_commonest(s.data.baselines) if s.data.baselines is not None else None
     advice = (
         "Check the labels and the text column (whet check, --text, --label), then whether 32 rows can be "
         f"learnt by heart (--epochs 50); then the rate ({words.rate(s, 3)})."
     )
-    if s.seen.baselines is not None and simpler is not None:
+    if s.data.baselines is not None and simpler is not None:
         advice = (
-            f"The labels can be learnt: {words.rival(s.seen.baselines, simpler)} does. "
+            f"The labels can be learnt: {words.rival(s.data.baselines, simpler)} does. "
             f"Train longer ({words.epochs(s, 3)}), or leave the settings to the recipe (--recipe auto)."
         )
     return Call(
@@ -262,9 +262,9 @@ def overfitting(s: CurveFeatures) -> Call | None:
         return None
     lost = score_lost(s)
     # The score may peak after the loss has turned: it is the score that a model is stopped by.
-    stop = s.best if s.seen.score is None else max(s.best, as_good_as_best(s, s.seen.score))
+    stop = s.best if s.data.score is None else max(s.best, as_good_as_best(s, s.data.score))
     severe = lost > 2 * s.error
-    score = f"{s.seen.metric} fell by {words.points(s, lost)}" if severe else f"{s.seen.metric} held"
+    score = f"{s.data.metric} fell by {words.points(s, lost)}" if severe else f"{s.data.metric} held"
     kind = "Overfitting" if severe else "Overfitting (overconfident)"
     fell = (
         f" while training loss fell from {words.train_loss(s, s.train_loss[s.best])} "
@@ -277,7 +277,7 @@ def overfitting(s: CurveFeatures) -> Call | None:
         sentence=(
             f"{kind} since step {words.step(s, s.best)}: evaluation loss rose "
             f"from {words.loss(s, s.eval_loss[s.best])} to {words.loss(s, s.eval_loss[-1])}{fell}"
-            + (f"; {score}." if s.seen.score is not None else ".")
+            + (f"; {score}." if s.data.score is not None else ".")
         ),
         advice=(
             f"Keep the best step; next time {words.epochs(s, words.share(s, stop))} or --patience 3; more data, "
@@ -343,7 +343,7 @@ def leak(s: CurveFeatures) -> Call | None:
     if not (vanish or overlaps(s)):
         return None
     known = (
-        f"{s.seen.overlap:.1%} of the evaluation rows also stand in the training split"
+        f"{s.data.overlap:.1%} of the evaluation rows also stand in the training split"
         if overlaps(s)
         else f"evaluation loss is only {words.loss(s, s.tail_eval_loss)}, "
         f"training loss {words.train_loss(s, s.tail_train_loss)}"
@@ -353,7 +353,7 @@ def leak(s: CurveFeatures) -> Call | None:
         sentence=f"Leak suspected: {known}; {words.score(s)} may be too good to be true.",
         advice="Remove duplicates and split again: whet check names the rows. Easy data looks like this too.",
         at=s.count - 1,
-        numbers={"overlap": s.seen.overlap},
+        numbers={"overlap": s.data.overlap},
         certainty=0.95 if overlaps(s) else 0.5,
     )
 
@@ -370,16 +370,16 @@ def plateau(s: CurveFeatures) -> Call | None:
         ),
         advice=f"Converged: stop there next time ({words.epochs(s, words.share(s, at))} or --patience 3).",
         at=at,
-        numbers={"gained": s.slope * s.seen.chance},
+        numbers={"gained": s.slope * s.data.chance},
     )
 
 
 def healthy(s: CurveFeatures) -> Call | None:
     falling = s.slope > 0.02 and s.best == s.count - 1
     more = f"Still falling: {words.epochs(s, 1.5)} may gain a little." if falling else "More data may still help."
-    no_better = s.seen.score is not None and not s.beats_majority
-    ship = f"Do not ship it yet: its answers are no better than the {s.seen.constant}." if no_better else "Ship it."
-    ship = "Then ship it." if s.seen.unknown >= words.FEW_UNKNOWN and ship == "Ship it." else ship
+    no_better = s.data.score is not None and not s.beats_majority
+    ship = f"Do not ship it yet: its answers are no better than the {s.data.constant}." if no_better else "Ship it."
+    ship = "Then ship it." if s.data.unknown >= words.FEW_UNKNOWN and ship == "Ship it." else ship
     return Call(
         verdict="healthy",
         sentence=(

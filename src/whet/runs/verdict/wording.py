@@ -16,7 +16,7 @@ OTHER_MODEL = "such as --model intfloat/multilingual-e5-small, or a local folder
 
 
 def step(s: CurveFeatures, at: int) -> int:
-    return int(s.seen.steps[at])
+    return int(s.data.steps[at])
 
 
 def share(s: CurveFeatures, at: int) -> float:
@@ -26,58 +26,58 @@ def share(s: CurveFeatures, at: int) -> float:
 
 def loss(s: CurveFeatures, value: float) -> str:
     """An evaluation loss, or a difference of two."""
-    return f"{float(value) * s.seen.chance:.3f}"
+    return f"{float(value) * s.data.chance:.3f}"
 
 
 def train_loss(s: CurveFeatures, value: float) -> str:
     """A loss on the training rows, which may have other label shares."""
-    unit = (s.seen.chance_training or s.seen.chance) if s.has_training else s.seen.chance
+    unit = (s.data.chance_training or s.data.chance) if s.has_training else s.data.chance
     return f"{float(value) * unit:.3f}"
 
 
 def chance(s: CurveFeatures) -> str:
-    return f"{s.seen.blind} gives {s.seen.chance:.3f}"
+    return f"{s.data.blind} gives {s.data.chance:.3f}"
 
 
 def number(s: CurveFeatures, value: float) -> str:
     """A score as people write it: accuracy in percent, others with three decimals."""
-    turned = value if s.seen.higher_is_better else -value
-    return f"{100 * turned:.1f}%" if s.seen.metric == "accuracy" else f"{turned:.3f}"
+    turned = value if s.data.higher_is_better else -value
+    return f"{100 * turned:.1f}%" if s.data.metric == "accuracy" else f"{turned:.3f}"
 
 
 def points(s: CurveFeatures, difference: float) -> str:
-    return f"{100 * difference:.1f} points" if s.seen.metric == "accuracy" else f"{difference:.3f}"
+    return f"{100 * difference:.1f} points" if s.data.metric == "accuracy" else f"{difference:.3f}"
 
 
 def score(s: CurveFeatures) -> str:
-    if s.seen.score is None:
+    if s.data.score is None:
         return "no score was recorded"
-    majority = f" ({s.seen.constant}: {number(s, s.seen.majority)})" if s.seen.majority is not None else ""
-    return f"{s.seen.metric} at best {number(s, float(np.max(s.seen.score)))}{majority}"
+    majority = f" ({s.data.constant}: {number(s, s.data.majority)})" if s.data.majority is not None else ""
+    return f"{s.data.metric} at best {number(s, float(np.max(s.data.score)))}{majority}"
 
 
 def rate(s: CurveFeatures, factor: float, otherwise: str = "") -> str:
-    if s.seen.learning_rate:
-        return f"--lr {s.seen.learning_rate * factor:.2g}"
+    if s.data.learning_rate:
+        return f"--lr {s.data.learning_rate * factor:.2g}"
     return f"--lr {otherwise}" if otherwise else f"--lr × {factor:g}"
 
 
 def epochs(s: CurveFeatures, factor: float) -> str:
     factor = max(factor, 0.1)  # the best evaluation may be the one before the first step
-    if s.seen.epochs:
-        return f"--epochs {max(s.seen.epochs * factor, 0.1):.2g}"
+    if s.data.epochs:
+        return f"--epochs {max(s.data.epochs * factor, 0.1):.2g}"
     return f"--epochs × {factor:.2g}"
 
 
 def batch(s: CurveFeatures, factor: int) -> str:
-    return f"--batch-size {s.seen.batch_size * factor}" if s.seen.batch_size else f"--batch-size × {factor}"
+    return f"--batch-size {s.data.batch_size * factor}" if s.data.batch_size else f"--batch-size × {factor}"
 
 
 def partly_unknown(s: CurveFeatures) -> str:
     """What comes before any other advice where a part of the text is unknown to the model."""
-    if s.seen.unknown < FEW_UNKNOWN:
+    if s.data.unknown < FEW_UNKNOWN:
         return ""
-    return f"{s.seen.unknown:.0%} of the tokens are unknown to this model: first try another one, {OTHER_MODEL}. "
+    return f"{s.data.unknown:.0%} of the tokens are unknown to this model: first try another one, {OTHER_MODEL}. "
 
 
 def since(s: CurveFeatures) -> str:

@@ -67,7 +67,7 @@ def test_a_batch_is_captured_when_its_size_comes_again() -> None:
 def test_more_rows_than_a_graph_has_places_for_are_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     from whet.engine.fused.cuda import graph_encoder as replay
 
-    monkeypatch.setattr(replay, "MOST_ROWS", 50)
+    monkeypatch.setattr(replay, "MAX_ROWS", 50)
     replayed, plain = network(), network(training=True)
     for rows in (FEW, FEW, MANY):
         np.testing.assert_allclose(logits(replayed, rows), logits(plain, rows), atol=0.1)

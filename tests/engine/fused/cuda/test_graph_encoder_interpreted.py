@@ -28,7 +28,7 @@ from whet.engine.fused.encoder import Encoder
 from whet.engine.fused.architectures import shape_of
 from whet.engine.fused.network import FusedNetwork
 
-graph_encoder.FEWEST_TOKENS, graph_encoder.MOST_ROWS = json.loads(sys.argv[1])
+graph_encoder.MIN_TOKENS, graph_encoder.MAX_ROWS = json.loads(sys.argv[1])
 torch.Tensor.record_stream = lambda *_: None
 model = small_model("bert", width=64, layers=2).eval()
 with torch.no_grad():

@@ -128,7 +128,7 @@ def test_a_rehearsal_leaves_no_trace() -> None:
 
 def test_a_short_batch_is_filled_up_instead_of_captured() -> None:
     filled, plain = Training("bf16"), Training("bf16")
-    filled.stepper.least_a_row = max(tokens for _, tokens, _ in shapes_of(plain)) / 8
+    filled.stepper.min_tokens_per_row = max(tokens for _, tokens, _ in shapes_of(plain)) / 8
     assert len(shapes_of(filled)) < len(shapes_of(plain))
     np.testing.assert_allclose(filled.losses(), plain.losses(), atol=0.03)
 

@@ -49,7 +49,7 @@ hardware = choose_hardware("cpu", "bf16" if asked["path"] == "captured" else "fl
 tokens, loss = random_tokens(16, longest=20), Loss(Task("binary", ("no", "yes")), None, 0.0)
 model = small_model(asked["family"], width=64, dropout=asked["dropout"])
 network, stepper = path(model, loss, config, hardware, [tokens], ranks)
-stepper.micro_rows, stepper.least_a_row = asked["micro_rows"], asked["least"] / 8
+stepper.micro_rows, stepper.min_tokens_per_row = asked["micro_rows"], asked["least"] / 8
 order = BatchOrder(rows=16, batch_size=8, seed=1, kind="random", lengths=tokens.lengths)
 feed, losses = TokenBatches(tokens, order, network, loss), []
 if asked["flash"]:

@@ -22,9 +22,9 @@ from whet.engine.fused.cuda.layers import CudaLayerOps
 from whet.engine.fused.encoder import Encoder, Inputs
 from whet.engine.fused.parameters import FlatModel
 
-FEWEST_TOKENS, MOST_TOKENS = 1024, 16384
+MIN_TOKENS, MAX_TOKENS = 1024, 16384
 """Smaller batches are filled up to the one; larger ones than the other keep the device busy while they are launched."""
-MOST_ROWS = 1024
+MAX_ROWS = 1024
 LENGTH_BUCKET = 128
 
 # torch's own annotations leave these untyped.
@@ -86,7 +86,7 @@ class ReplayedEncoder(Encoder):
         asking = torch.cuda.current_stream(self.device)
         with self._lock, self._beside(asking):  # until the result is copied: the next replay writes where it lies
             size, rows = _size(inputs), inputs.first.shape[0]
-            if size[0] > MOST_TOKENS or rows > MOST_ROWS:
+            if size[0] > MAX_TOKENS or rows > MAX_ROWS:
                 hidden = super().first_hidden(inputs, training=False)
             else:
                 hidden = self._replayed(inputs, size)[:rows].float().unsqueeze(1)
@@ -122,13 +122,13 @@ class ReplayedEncoder(Encoder):
 
 
 def _size(inputs: Inputs) -> Size:
-    tokens = max(inputs.ids.shape[0], FEWEST_TOKENS)
+    tokens = max(inputs.ids.shape[0], MIN_TOKENS)
     return 1 << (tokens - 1).bit_length(), -(-inputs.longest // LENGTH_BUCKET) * LENGTH_BUCKET
 
 
 def _filling(tokens: int, longest: int, device: torch.device) -> Inputs:
     """A batch of as many rows as there may be, all of them empty."""
-    rows = min(tokens, MOST_ROWS)
+    rows = min(tokens, MAX_ROWS)
     ids, positions, types = (torch.zeros(tokens, dtype=torch.int64, device=device) for _ in range(3))
     offsets = torch.zeros(rows + 1, dtype=torch.int32, device=device)
     first = torch.zeros(rows, dtype=torch.int64, device=device)

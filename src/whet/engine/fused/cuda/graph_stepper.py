@@ -83,7 +83,7 @@ class GraphStepper(FusedStepper):
     ) -> None:
         """`least`: the tokens of a short batch; the few that are shorter need no graphs of their own."""
         super().__init__(network, _never, config, hardware)
-        self.batch_size, self.least_a_row = config.batch_size, least / config.batch_size
+        self.batch_size, self.min_tokens_per_row = config.batch_size, least / config.batch_size
         assert isinstance(network.pieces, CudaLayerOps)
         self.pieces, self.loss, device = network.pieces, loss, hardware.device
         self.step_loss = torch.zeros((), device=device)
@@ -125,7 +125,7 @@ class GraphStepper(FusedStepper):
     def forward_backward(self, feed: BatchSource, rows: Rows) -> None:
         kind = self._kind(0, len(split(feed.order.at(0), self.micro_rows)))  # the first that training needs
         self.model.train()
-        with self._traceless():
+        with self._without_update():
             shape, whole, real = self._filled(feed, rows, 0, 0, 1.0)
             self._replay(self._prepared(shape, kind), kind, whole, real)
 
@@ -133,7 +133,7 @@ class GraphStepper(FusedStepper):
         return micro == 0, micro == micros - 1 and self.synchronized is None
 
     @contextmanager
-    def _traceless(self) -> Iterator[None]:
+    def _without_update(self) -> Iterator[None]:
         """What is computed in here is no step: no update comes of it, and the window is put back."""
         self.finish_pending_update()
         window = (
@@ -173,7 +173,7 @@ class GraphStepper(FusedStepper):
         """The pending update is done: until the next one, the weights are those after its step."""
         self.pending = None
         if self.average is not None:
-            self.average.after(self.pending_step + 1)
+            self.average.update(self.pending_step + 1)
 
     def swap_average(self) -> None:
         self.finish_pending_update()
@@ -201,7 +201,7 @@ class GraphStepper(FusedStepper):
         missing = places - count
         tokens = _bucketed(used + missing + 1)
         # Micro-batches may have been halved, or come from a checkpoint of larger batches.
-        least = _bucketed(int(self.least_a_row * min(self.micro_rows, self.batch_size)))
+        least = _bucketed(int(self.min_tokens_per_row * min(self.micro_rows, self.batch_size)))
         if least - used <= (missing + 1) * LENGTH_BUCKET:
             tokens = max(tokens, least)
         # Rows that are not there share the filling with the last one.
@@ -265,7 +265,7 @@ class GraphStepper(FusedStepper):
         Gradients of a step that has begun are put aside.
         """
         kept = [] if part[0] else [group.gradient.clone() for group in self.network.flat.groups()]
-        with self._traceless():
+        with self._without_update():
             captured.graphs[part] = self._new_graph(captured, part)
         for group, gradient in zip(self.network.flat.groups(), kept, strict=False):
             group.gradient.copy_(gradient)
