@@ -77,7 +77,7 @@ class DataConfig:
 class ModelConfig:
     """Which pretrained model is sharpened, and how much text it reads."""
 
-    model: str = setting("minilm", "minilm, a local folder or a hub name", "--model")
+    model: str = setting("minilm", "pretrained model: minilm, a local folder or a hub name", "--model")
     revision: str | None = setting(None, "revision of a hub model", "--revision")
     max_length: int | None = setting(None, "longest input in tokens (default: the model's limit)", "--max-length")
     pooling: Literal["auto", "first", "mean"] = setting(
@@ -190,6 +190,8 @@ SECTIONS: dict[str, type] = {
 SETTINGS: dict[str, str] = {
     field.name: section for section, kind in SECTIONS.items() for field in dataclasses.fields(kind)
 }
+CHOSEN_BY_RECIPE = frozenset({"epochs", "learning_rate", "warmup", "batch_size", "contrastive", "average", "choice"})
+"""Settings that `recipe = "auto"` chooses where nobody has set them (`training/recipe.py`)."""
 SHORT_NAMES: dict[str, str] = {
     field.metadata["flag"].removeprefix("--").replace("-", "_"): field.name
     for kind in SECTIONS.values()

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 
-from whet.config import SECTIONS, Config, from_environment, make_config, read_toml
+from whet.config import CHOSEN_BY_RECIPE, SECTIONS, Config, from_environment, make_config, read_toml
 from whet.errors import UsageError
 
 Command = Callable[..., Any]
+HELP_ALL = "whet.help_all"
+TITLES = {
+    "": "Command",
+    "data": "Data",
+    "model": "Model",
+    "train": "Training",
+    "evaluate": "Evaluation",
+    "run": "Run folder",
+}
+"""Titles of the groups of `--help-all`, by section of the settings; flags that are no settings come first."""
 
 
 def settings_options(*sections: str) -> Callable[[Command], Command]:
@@ -31,25 +42,79 @@ def settings_options(*sections: str) -> Callable[[Command], Command]:
 def setting_option(section: str, name: str) -> Callable[[Command], Command]:
     """The flag of this setting alone."""
     field = next(each for each in dataclasses.fields(SECTIONS[section]) if each.name == name)
-    return _option(field.metadata["flag"], field, get_type_hints(SECTIONS[section])[name])
+    return _option(section, field, get_type_hints(SECTIONS[section])[name])
 
 
-def _option(flag: str, field: dataclasses.Field[Any], hint: Any) -> Callable[[Command], Command]:
-    text = field.metadata["help"]
+class SettingOption(click.Option):
+    """The flag of a setting, with the section of the settings that it belongs to."""
+
+    def __init__(self, *arguments: Any, section: str, **others: Any) -> None:
+        super().__init__(*arguments, **others)
+        self.section = section
+
+
+class ShortHelpCommand(click.Command):
+    """A command of many flags: `--help` shows those that most people need, `--help-all` all of them in groups."""
+
+    def __init__(self, *arguments: Any, common: Collection[str] = (), **others: Any) -> None:
+        """`common` has the names of the parameters that `--help` shows."""
+        super().__init__(*arguments, **others)
+        self.common = common
+        self.params.append(
+            click.Option(
+                ["--help-all"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_show_all_flags,
+                help="Show all flags, in groups.",
+            )
+        )
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        flags = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        if ctx.meta.get(HELP_ALL):
+            groups = {
+                title: [flag for flag in flags if _group(flag) == title] for title in dict.fromkeys(TITLES.values())
+            }
+        else:
+            by_name = {flag.name: flag for flag in flags}
+            groups = {"Options": [by_name[name] for name in (*self.common, "help_all")]}
+        for title, members in groups.items():
+            with formatter.section(title):
+                formatter.write_dl([record for flag in members if (record := flag.get_help_record(ctx))])
+
+
+def _show_all_flags(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta[HELP_ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
+def _group(flag: click.Option) -> str:
+    return TITLES[flag.section if isinstance(flag, SettingOption) else ""]
+
+
+def _option(section: str, field: dataclasses.Field[Any], hint: Any) -> Callable[[Command], Command]:
+    flag, text = field.metadata["flag"], _sentence(field.metadata["help"])
+    option = partial(click.option, flag, field.name, cls=SettingOption, section=section)
     if hint is bool:
-        return click.option(flag, field.name, is_flag=True, default=None, help=_sentence(text))
+        return option(is_flag=True, default=None, help=text)
     if get_origin(hint) is tuple:
-        return click.option(flag, field.name, multiple=True, help=_sentence(text), metavar="NAME")
-    default = "" if field.default in (None, "") else f" [{_shown(field.default)}]"
+        return option(multiple=True, help=text, metavar="NAME")
+    default = "" if field.default in (None, "") else f" [{_shown(field)}]"
     if get_origin(hint) is Literal:
-        return click.option(flag, field.name, type=click.Choice(get_args(hint)), help=_sentence(text) + default)
+        return option(type=click.Choice(get_args(hint)), help=text + default)
     kinds = {int: "N", float: "X", str: "TEXT"}
-    kind = next(kinds[arg] for arg in (get_args(hint) or (hint,)) if arg in kinds)
-    return click.option(flag, field.name, metavar=kind, help=_sentence(text) + default)
+    metavar = next(kinds[arg] for arg in (get_args(hint) or (hint,)) if arg in kinds)
+    return option(metavar=metavar, help=text + default)
 
 
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _shown(field: dataclasses.Field[Any]) -> str:
+    if field.name in CHOSEN_BY_RECIPE:
+        return "chosen from the rows"
+    return f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
 
 
 def _sentence(text: str) -> str:

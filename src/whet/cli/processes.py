@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from whet.cli.options import ShortHelpCommand
 from whet.errors import EnvironmentFault, Interrupted, UsageError, WhetError
 from whet.utils.signals import SIGNALS
 
@@ -25,7 +26,7 @@ GRACE_SECONDS = 40
 """What processes get to save and leave before they are killed; a minute is the most that may pass."""
 
 
-class RememberingCommand(click.Command):
+class RememberingCommand(ShortHelpCommand):
     """A command that can be given again as it was given."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -26,7 +26,14 @@ if TYPE_CHECKING:
     from whet.config import Config
 
 
-@click.command(cls=RememberingCommand)
+COMMON = (
+    *("text", "pair", "label", "validation", "test", "model", "max_length", "epochs", "learning_rate", "batch_size"),
+    *("patience", "run", "config_file", "processes", "live", "dry_run"),
+)
+"""The flags that most people need."""
+
+
+@click.command(cls=RememberingCommand, common=COMMON)
 @click.argument("source", required=False)
 @settings_options("data", "model", "train", "evaluate", "run")
 @click.option("--config", "config_file", metavar="FILE.toml", help="Read settings from a file.")
