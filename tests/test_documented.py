@@ -16,7 +16,7 @@ from tests.test_faults import poisoned as poisoned  # a fixture
 from tests.test_faults import poisoned_source
 from whet.cli import main
 from whet.cli.commands import root
-from whet.config import RESERVED_VARIABLES, SECTIONS, SETTINGS, from_environment, make_config
+from whet.config import DROPS, RESERVED_VARIABLES, SECTIONS, SETTINGS, from_environment, make_config
 from whet.tools.selftest.tiny_run import train_arguments, write_rows
 
 ROOT = Path(__file__).parent.parent
@@ -54,7 +54,10 @@ PROVOKED: dict[str, tuple[Files, list[str]]] = {
     "same-tokens": ({"train": [*ROWS, ("犬 one", "bad"), ("猫 one", "bad"), ("鳥 one", "good")]}, []),
     "unlabelled": ({"train": ROWS, "test": [(text(901), ""), (text(902), "good")]}, []),
     "unseen-label": ({"train": ROWS, "test": [(text(901), "strange"), (text(902), "good")]}, []),
-    "empty": ({"train": [*ROWS, ("", "bad")]}, ["--drop-empty"]),
+    "mojibake": ({"train": [*ROWS, (f"{SENTENCE} cafÃ©", "bad")]}, []),
+    "html-entities": ({"train": [*ROWS, (f"{SENTENCE} &amp; so", "bad")]}, []),
+    "zero-width": ({"train": [*ROWS, (f"{SENTENCE}\u200b", "bad")]}, []),
+    "dropped": ({"train": [*ROWS, ("", "bad")]}, ["--drop-empty"]),
     "surrogate": ({"train": [*ROWS, (f"{SENTENCE} \ud83d", "bad")]}, []),
 }
 
@@ -117,13 +120,21 @@ def test_a_setting_is_named_by_a_test(name: str) -> None:
     assert is_tested(name) or (flag and is_tested(flag))
 
 
+def test_every_rule_of_drop_is_documented_in_its_order() -> None:
+    table = PAGES["data.md"].split("| rule |")[1].split("\n\n")[0]
+    assert tuple(re.findall(r"^\| `([\w-]+)`", table, re.MULTILINE)) == DROPS
+
+
+NAMED = {"drop": "all", "repair": "text"}
+"""Settings that take names of their own only."""
+
 # --- environment variables ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_setting_is_taken_from_the_environment(name: str) -> None:
     default = SECTIONS[SETTINGS[name]].__dataclass_fields__[name].default
-    value = "8" if default in (None, ()) else str(default)
+    value = NAMED.get(name) or ("8" if default in (None, ()) else str(default))
     assert name in make_config(from_environment({f"WHET_{name.upper()}": value})).given
 
 

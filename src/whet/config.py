@@ -28,6 +28,17 @@ def _check(condition: bool, name: str, value: object, rule: str) -> None:
         raise UsageError(f"{name} is {value!r}.", f"It must be {rule}.")
 
 
+DROPS = ("empty", "unlabelled", "conflict", "leak", "duplicate", "near-duplicate")
+"""The rules by which rows are left out, in the order in which they are followed."""
+REPAIRS = ("text",)
+
+
+def _check_names(setting: str, given: tuple[str, ...], known: tuple[str, ...]) -> None:
+    for name in given:
+        if name not in known:
+            raise UsageError(f"{setting} is {name!r}.", nearest(name, known))
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Where the data is and what its columns mean."""
@@ -53,7 +64,11 @@ class DataConfig:
     )
     header: Literal["auto", "yes", "no"] = setting("auto", "does the first row name the columns", "--header")
     sheet: str | None = setting(None, "sheet of an Excel file with more than one", "--sheet")
-    drop_empty: bool = setting(False, "leave out rows with an empty text", "--drop-empty")
+    drop: tuple[str, ...] = setting((), f"leave out rows: {', '.join(DROPS)}; or all but the last", "--drop")
+    drop_empty: bool = setting(False, "leave out rows with an empty text: the same as --drop empty", "--drop-empty")
+    repair: tuple[str, ...] = setting(
+        (), "text: mend mojibake, HTML entities and invisible characters in texts", "--repair"
+    )
     max_field_mb: float = setting(1.0, "refuse a field larger than this", "--max-field-mb")
     validation_share: float = setting(0.1, "share of rows for validation where none is given")
     test_share: float = setting(0.1, "share of rows for a test split where none is given")
@@ -71,6 +86,18 @@ class DataConfig:
         _check(self.rare is None or bool(self.rare.strip()), "rare", self.rare, "the name of a label")
         _check(self.max_field_mb > 0, "max_field_mb", self.max_field_mb, "above 0")
         _check(self.folds == "auto" or self.folds == 0 or self.folds >= 2, "folds", self.folds, "auto, 0, or 2 or more")
+        _check_names("drop", self.drop, (*DROPS, "all"))
+        _check_names("repair", self.repair, REPAIRS)
+
+    @property
+    def drops(self) -> tuple[str, ...]:
+        """The rules that are followed, in their order; `all` leaves out what may be meant, texts that are alike."""
+        named = {*self.drop, *(("empty",) if self.drop_empty else ()), *(DROPS[:-1] if "all" in self.drop else ())}
+        return tuple(rule for rule in DROPS if rule in named)
+
+    def dropping(self, *rules: str) -> tuple[str, str]:
+        """The flag that leaves out by these rules, too."""
+        return "--drop", ",".join(dict.fromkeys((*self.drop, *rules)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,7 +354,8 @@ def _coerce(kind: type, name: str, value: Any) -> Any:
             raise UsageError(f"{name} is {value!r}.", f"It must be one of {', '.join(map(str, get_args(hint)))}.")
         return value
     if get_origin(hint) is tuple:
-        return tuple(value.split(",")) if isinstance(value, str) else tuple(value)
+        parts = [value] if isinstance(value, str) else value
+        return tuple(part.strip() for each in parts for part in each.split(","))
     words = [word for choice in choices if get_origin(choice) is Literal for word in get_args(choice)]
     if value in words:
         return value

@@ -28,10 +28,12 @@ class WhetError(Exception):
     copied = False
     """Whether another process has told it already."""
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", *, go_on: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.go_on = tuple(go_on)
+        """Flags with their values with which the same command goes on."""
 
     def __str__(self) -> str:
         """Message and hint for Python, where a setting is an argument; the command line prints the two as they are."""
@@ -48,10 +50,17 @@ class DataError(UsageError):
     """Data that cannot be read, understood or trained on as it is."""
 
     def __init__(
-        self, message: str, hint: str = "", *, file: str = "", row: int | None = None, column: str = ""
+        self,
+        message: str,
+        hint: str = "",
+        *,
+        file: str = "",
+        row: int | None = None,
+        column: str = "",
+        go_on: Sequence[str] = (),
     ) -> None:
         where = ":".join(str(part) for part in (file, row, column) if part not in ("", None))
-        super().__init__(f"{where}: {message}" if where else message, hint)
+        super().__init__(f"{where}: {message}" if where else message, hint, go_on=go_on)
         self.file, self.row, self.column = file, row, column
 
 

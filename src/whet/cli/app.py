@@ -11,6 +11,7 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
@@ -36,6 +37,7 @@ def _run(arguments: list[str] | None) -> int:
     from whet.cli.commands import root
 
     output = sys.stdout
+    given = sys.argv[1:] if arguments is None else arguments
     try:
         left_with = root.main(args=arguments, prog_name="whet", standalone_mode=False)
         return left_with if isinstance(left_with, int) else 0
@@ -48,7 +50,7 @@ def _run(arguments: list[str] | None) -> int:
             error.show()
         return error.exit_code
     except WhetError as error:
-        return _report(error)
+        return _report(error, given)
     except SystemExit as error:
         # Where the reader of our output went away (`whet runs | head`), the library puts another stream in its place
         # and leaves with 1: nothing failed.
@@ -58,7 +60,7 @@ def _run(arguments: list[str] | None) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return 0
     except MemoryError:
-        trains = (arguments or sys.argv[1:])[:1] == ["train"]
+        trains = given[:1] == ["train"]
         hint = "Try a smaller --batch-size or --max-length." if trains else "Close other programs, or give fewer rows."
         return _report(EnvironmentFault("Out of memory.", hint))
     except RuntimeError as error:
@@ -78,7 +80,7 @@ def _run(arguments: list[str] | None) -> int:
         return _report(ArtifactError(f"The model's tokenizer gave up: {error}.", "Save it again from its source."))
 
 
-def _report(error: WhetError) -> int:
+def _report(error: WhetError, arguments: Sequence[str] = ()) -> int:
     _exit_on_next_signal()
     if os.environ.get("WHET_DEBUG"):
         import traceback
@@ -93,6 +95,11 @@ def _report(error: WhetError) -> int:
     _say(f"{who}: {error.message}")
     if error.hint:
         _say(f"      {error.hint}")
+    if error.go_on:
+        from whet.cli.going_on import command_to_go_on
+
+        if command := command_to_go_on(arguments, error.go_on):
+            _say(f"      Go on: {command}")
     return error.exit_code
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +16,7 @@ from whet.utils.text import isolated, json_text, neutral
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from whet.config import Config
     from whet.data.audit.audit import Audit, Finding
     from whet.data.examples import Examples
 
@@ -29,15 +32,22 @@ COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 @setting_option("model", "max_length")
 @click.option("--config", "config_file", metavar="FILE.toml", help="Read settings from a file.")
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any setting by its name.")
+@click.option("--write", metavar="FILE", help="Write the rows that are left: .csv, .tsv, .jsonl, .parquet, or DIR/.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
 def check(
-    source: str | None, config_file: str | None, assignments: tuple[str, ...], as_json: bool, **flags: Any
+    source: str | None,
+    config_file: str | None,
+    assignments: tuple[str, ...],
+    write: str | None,
+    as_json: bool,
+    **flags: Any,
 ) -> None:
     """Say what is in a data source and what is wrong with it.
 
     SOURCE is a file, a folder of train/validation/test files or of one sub-folder a label, a glob, a hub
     name, sample/pairs, or - for standard input. The exit code is 2 where `whet train` would refuse the data.
     How the model would read it is told from a sample of the rows, if the model is on this machine or was named.
+    --write without --drop and --repair is --drop all --repair text.
     """
     if source is not None:
         flags["source"] = source
@@ -45,13 +55,24 @@ def check(
     if not config.data.source:
         raise click.UsageError("Missing SOURCE. Try: whet check sample/pairs")
 
+    with tempfile.TemporaryDirectory(prefix="whet-") as scratch:
+        _check(config, write, as_json, Path(scratch))
+
+
+def _check(config: Config, write: str | None, as_json: bool, scratch: Path) -> None:
     from whet.data.audit.audit import audit
+    from whet.data.clean_file import cleaning, lines, refuse_place, write_clean
     from whet.data.examples import load_examples
+    from whet.data.readers.source import readable_twice
     from whet.inference.token_preview import as_read
     from whet.training.recipe import whole_below
 
     echo = partial(click.echo, err=True)
-    examples = load_examples(config.data.source, config.data, whole_below=whole_below(config), echo=echo)
+    source, data = config.data.source, config.data
+    if write is not None:
+        refuse_place(write, source)
+        source, data = readable_twice(source, scratch), cleaning(data)
+    examples = load_examples(source, data, whole_below=whole_below(config), echo=echo)
     report = as_read(audit(examples), examples, config.model)
     if as_json:
         columns = {
@@ -69,7 +90,10 @@ def check(
         click.echo(json_text(facts))
     else:
         _show(examples, report)
-    report.stop_unless_allowed(config.data.allow)
+    report.stop_unless_allowed(data)
+    if write is not None:
+        for line in lines(write_clean(source, data, examples, write, scratch)):
+            echo(line)
 
 
 def _show(examples: Examples, report: Audit) -> None:

@@ -91,7 +91,9 @@ def predict(
     refuse_impossible(device)
     load_for_predicting()
     if output is not None:
-        _check_output(Path(output), source)
+        from whet.data.export import refuse_output
+
+        refuse_output(Path(output), source)
     if text is not None and not text.strip():
         raise UsageError("--text is empty.", "Give a text to label.")
     with tempfile.TemporaryDirectory(prefix="whet-") as scratch:
@@ -191,6 +193,8 @@ def _read(source: str, config: DataConfig) -> Given:
     except DataError as error:
         # Here --text is a text to label.
         error.hint = error.hint.replace("--text", "--text-column").replace("--pair", "--pair-column")
+        columns = {"--text": "--text-column", "--pair": "--pair-column"}
+        error.go_on = tuple(columns.get(each, each) for each in error.go_on)
         raise
     texts: list[str] = []
     pairs: list[str] = []
@@ -202,26 +206,11 @@ def _read(source: str, config: DataConfig) -> Given:
 
 def _own(source: str, config: DataConfig, scratch: Path, output: Path) -> dict[str, list[OwnRows]]:
     """The source's own tables, under the names that its splits have as examples."""
-    from whet.data.export import own_rows
+    from whet.data.export import own_rows, refuse_own_file
 
     splits = own_rows(source, config, scratch)
-    for table in (each for tables in splits.values() for each in tables):
-        if table.file is not None and output.exists() and output.samefile(table.file):
-            raise UsageError(f"{str(output)!r} is both read and written.", "Choose another file for -o.")
+    refuse_own_file(output, splits)
     return {"test": splits["train"]} if list(splits) == ["train"] else splits
-
-
-def _check_output(path: Path, source: str | None) -> None:
-    """Before anything is computed: a file that can be written, and that is not the one being read."""
-    from whet.data.export import OUTPUTS
-
-    if path.suffix.lower() not in OUTPUTS:
-        listed = f"{', '.join(OUTPUTS[:-1])} or {OUTPUTS[-1]}"
-        raise UsageError(f"The output file is {str(path)!r}.", f"It must end in {listed}.")
-    if not path.parent.is_dir():
-        raise UsageError(f"There is no folder {str(path.parent)!r} to write {path.name} to.")
-    if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
-        raise UsageError(f"{source!r} is both read and written.", "Choose another file for -o.")
 
 
 def _write(

@@ -8,6 +8,7 @@ import json
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from whet.config import DataConfig
 from whet.data.audit.shortcuts import shortcut_columns
 from whet.data.cache import Echo, fingerprint, get_or_build
 from whet.data.columns import Columns, choose_columns, column_kind, label_columns, own_name
+from whet.data.dropping import LISTED, Cleaning, summary_lines, without_dropped
 from whet.data.example_files import SplitRows
 from whet.data.label_reader import LabelReader
 from whet.data.labels import labels_of_task, understand_labels
@@ -27,7 +29,7 @@ from whet.errors import DataError, shortened_list
 from whet.task import Task
 from whet.utils.text import neutral
 
-VERSION = 2
+VERSION = 3
 """Part of the cache's key: goes up when the same source would give other examples."""
 ORDER = ("train", "validation", "test")
 _SAYING = "examples.json"
@@ -43,6 +45,8 @@ class Examples:
     origin: dict[str, Any]
     fingerprint: str
     messages: tuple[str, ...]
+    dropped: Path | None = None
+    """The file that lists the rows which were left out."""
 
     @functools.cached_property
     def splits(self) -> Any:
@@ -90,9 +94,9 @@ def load_examples(
 def _settings(config: DataConfig) -> dict[str, Any]:
     """What changes the examples: neither where the files lie nor what the audit may let stand."""
     settings = dataclasses.asdict(config)
-    for name in ("source", "validation", "test", "allow", "folds"):
+    for name in ("source", "validation", "test", "allow", "folds", "drop", "drop_empty"):
         settings.pop(name)
-    return settings
+    return {**settings, "drops": config.drops}
 
 
 def _task_key(task: Task | None) -> list[Any]:
@@ -156,24 +160,37 @@ class _Builder:
         first = raw.get("train") or next(iter(raw.values()))
         want_label = self.labelled or self.task is not None
         columns = self._columns(first, want_label)
-        reader = self._reader(raw, columns)
         self._check_columns(raw, columns)
+        cleaning = Cleaning({}, {})
+        if self.config.drops or self.config.repair:
+            raw, cleaning = self._clean(raw, columns, scratch)
+        reader = self._reader(raw, columns)
         if self.labelled and reader is not None:
             self.telling = shortcut_columns(first, columns, reader)
         writers = self._write(raw, columns, reader, scratch)
         self._check(raw, writers, reader)
         shutil.rmtree(scratch)
         self._note_loss(raw, writers)
+        self.messages += summary_lines(cleaning.as_dict())
         saying = {
             "task": dataclasses.asdict(reader.task if reader else Task("unlabelled", ())),
             "columns": dataclasses.asdict(columns),
-            "origin": self._origin(raw, writers, reader),
+            "origin": {**self._origin(raw, writers, reader), **cleaning.as_dict()},
             "fingerprint": fingerprint(*([name, writer.digest()] for name, writer in writers.items())),
             "said": self.messages,
             "splits": list(writers),
         }
         text = json.dumps(saying, indent=1)  # in ASCII: names of files need not be text
         (self.folder / _SAYING).write_text(text, encoding="utf-8")
+
+    def _clean(self, raw: dict[str, RawSplit], columns: Columns, scratch: Path) -> tuple[dict[str, RawSplit], Cleaning]:
+        """The splits without the rows that --drop leaves out, before labels are counted and splits made."""
+        reader = self._plain_reader(raw, columns)
+        left, cleaning = without_dropped(raw, columns, reader, self.config, scratch, for_training=self.labelled)
+        if self.labelled and reader is not None and (strange := reader.unseen.get("validation")):
+            raise _unseen(raw["validation"], strange, reader)
+        cleaning.write(self.folder / LISTED, raw)
+        return left, cleaning
 
     def _splits(self, raw: dict[str, RawSplit]) -> dict[str, RawSplit]:
         """The splits that are used, in order."""
@@ -211,18 +228,26 @@ class _Builder:
                 raise
             return choose_columns(first, self.config, labelled=False)
 
+    def _plain_reader(self, raw: dict[str, RawSplit], columns: Columns) -> LabelReader | None:
+        """How to read the labels, rare ones included."""
+        if columns.label is None or (not self.labelled and self.task is None):
+            return None
+        if self.labelled:
+            return understand_labels(raw, columns, self.config)
+        assert self.task is not None
+        first = next(iter(raw.values()))
+        return for_known_labels(labels_of_task(first, columns.label, self.task, self.config), self.config)
+
     def _reader(self, raw: dict[str, RawSplit], columns: Columns) -> LabelReader | None:
         texts = f"text {columns.text!r}" + (f", pair {columns.pair!r}" if columns.pair else "")
         flags = "--text --pair"
-        if columns.label is None or (not self.labelled and self.task is None):
+        reader, rare = self._plain_reader(raw, columns), ""
+        if reader is None or columns.label is None:
             self.messages.append(f"Columns: {texts} ({flags}).")
             return None
-        first, rare = next(iter(raw.values())), ""
+        first = next(iter(raw.values()))
         if self.labelled:
-            reader, rare = without_rare(understand_labels(raw, columns, self.config), raw["train"], self.config)
-        else:
-            assert self.task is not None
-            reader = for_known_labels(labels_of_task(first, columns.label, self.task, self.config), self.config)
+            reader, rare = without_rare(reader, raw["train"], self.config)
         labels = " / ".join(map(neutral, reader.task.labels[:6])) + (" / â¦" if len(reader.task.labels) > 6 else "")
         what = f"{reader.task.kind}, {labels}" if labels else reader.task.kind
         note = f" ({reader.note})" if reader.note else ""
@@ -273,44 +298,32 @@ class _Builder:
 
     def _check(self, raw: dict[str, RawSplit], writers: dict[str, SplitWriter], reader: LabelReader | None) -> None:
         """What training must not be given: empty texts, rows without label, labels it never saw."""
+        rules = ["empty"]
+        if self.labelled and any(writer.unlabelled for name, writer in writers.items() if name != "test"):
+            rules.append("unlabelled")
+        go_on = self.config.dropping(*rules) if self.labelled else ("--drop-empty",)
         for name, writer in writers.items():
             origin = raw.get(name, raw.get("train", next(iter(raw.values()))))
-            writer.refuse_empty(origin)
+            writer.refuse_empty(origin, go_on)
             if not self.labelled or reader is None:
                 continue
             if name == "validation" and name in raw:
-                self._refuse_unseen(origin, writer, writers["train"], reader)
+                _refuse_unseen(origin, writer, writers["train"], reader)
             if name != "test" and writer.unlabelled:
                 count = "1 row has" if writer.unlabelled == 1 else f"{writer.unlabelled} rows have"
+                none = _NONE.get(reader.task.kind, ".")
                 raise origin.error(
                     f"{count} no label in the {name} split.",
-                    f"Leave them out, or put them in a test file{_NONE.get(reader.task.kind, '.')}",
+                    f"Leave them out with --drop unlabelled, or put them in a test file{none}",
                     row=writer.first_unlabelled,
                     column=reader.column,
+                    go_on=self.config.dropping("unlabelled"),
                 )
-
-    def _refuse_unseen(
-        self, origin: RawSplit, validation: SplitWriter, train: SplitWriter, reader: LabelReader
-    ) -> None:
-        """Labels outside the task, and declared ones that no training row has."""
-        strange = dict(reader.unseen.get("validation", {}))
-        for place in set(validation.label_counts) - set(train.label_counts):
-            strange[reader.task.labels[place]] = validation.label_counts[place]
-        if strange:
-            listed = ", ".join(f"{label!r} ({count})" for label, count in list(strange.items())[:5])
-            raise origin.error(
-                f"the validation split has labels that training never saw: {listed}.",
-                "Correct them, or add training rows with them.",
-                column=reader.column,
-            )
 
     def _note_loss(self, raw: dict[str, RawSplit], writers: dict[str, SplitWriter]) -> None:
         surrogates = sum(split.surrogates for split in raw.values())
         if surrogates:
             self.messages.append(f"{surrogates} lone surrogates were replaced by U+FFFD: they are not characters.")
-        dropped = sum(writer.dropped for writer in writers.values())
-        if dropped:
-            self.messages.append(f"{dropped} rows with an empty text were left out (--drop-empty).")
 
     def _origin(
         self, raw: dict[str, RawSplit], writers: dict[str, SplitWriter], reader: LabelReader | None
@@ -328,7 +341,6 @@ class _Builder:
             "split_seed": self.config.split_seed if len(writers) > len(raw) else None,
             "rows": {name: writer.rows for name, writer in writers.items()},
             "surrogates": sum(split.surrogates for split in raw.values()),
-            "dropped_empty": sum(writer.dropped for writer in writers.values()),
             "unlabelled": {name: w.unlabelled for name, w in writers.items() if w.unlabelled},
             "telling_columns": self.telling,
             "rare_labels": dict(reader.rare) if reader else {},
@@ -336,6 +348,24 @@ class _Builder:
             "unseen_labels": {name: dict(counts.most_common(20)) for name, counts in unseen.items()},
             "unseen_rows": dict(reader.unseen_rows) if reader else {},
         }
+
+
+def _refuse_unseen(origin: RawSplit, validation: SplitWriter, train: SplitWriter, reader: LabelReader) -> None:
+    """Labels outside the task, and declared ones that no training row has."""
+    strange = dict(reader.unseen.get("validation", {}))
+    for place in set(validation.label_counts) - set(train.label_counts):
+        strange[reader.task.labels[place]] = validation.label_counts[place]
+    if strange:
+        raise _unseen(origin, strange, reader)
+
+
+def _unseen(origin: RawSplit, strange: Mapping[str, int], reader: LabelReader) -> DataError:
+    listed = ", ".join(f"{label!r} ({count})" for label, count in list(strange.items())[:5])
+    return origin.error(
+        f"the validation split has labels that training never saw: {listed}.",
+        "Correct them, or add training rows with them.",
+        column=reader.column,
+    )
 
 
 _NO_LABEL = "; if a row may have none of the labels, or several, say --task multilabel."
@@ -359,4 +389,5 @@ def _open(folder: Path) -> Examples:
         saying["origin"],
         saying["fingerprint"],
         tuple(saying["said"]),
+        folder / LISTED if saying["origin"]["dropped"] else None,
     )

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from whet.config import DataConfig
 from whet.data.readers.raw_table import BATCH_ROWS, RawSplit
 from whet.data.readers.text_files import first_bytes, mend_surrogates
-from whet.errors import DataError
+from whet.errors import DataError, UsageError
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 OUTPUTS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".xlsx")
@@ -99,6 +99,24 @@ def picked(tables: Iterable[OwnRows], rows: Sequence[int]) -> Iterator[Chunk]:
                 yield [chunk[index] for index in wanted] if isinstance(chunk, list) else chunk.take(wanted)
     if place < len(rows):
         raise DataError("the source changed while it was read.", "Run the command again.")
+
+
+def refuse_own_file(output: Path, tables: Mapping[str, Sequence[OwnRows]]) -> None:
+    """A file that is read while it is written would be lost."""
+    for table in (each for own in tables.values() for each in own):
+        if table.file is not None and output.exists() and output.samefile(table.file):
+            raise UsageError(f"{str(output)!r} is both read and written.", "Choose another file to write.")
+
+
+def refuse_output(path: Path, source: str | None) -> None:
+    """Before anything is computed: a file that can be written, and that is not the one being read."""
+    if path.suffix.lower() not in OUTPUTS:
+        listed = f"{', '.join(OUTPUTS[:-1])} or {OUTPUTS[-1]}"
+        raise UsageError(f"The output file is {str(path)!r}.", f"It must end in {listed}.")
+    if not path.parent.is_dir():
+        raise UsageError(f"There is no folder {str(path.parent)!r} to write {path.name} to.")
+    if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
+        raise UsageError(f"{source!r} is both read and written.", "Choose another file to write.")
 
 
 # Writing -------------------------------------------------------------------------------------------

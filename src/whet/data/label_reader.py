@@ -106,13 +106,13 @@ class LabelReader:
                     raise split.error(
                         f"the label {value!r} is not a number.",
                         "Regression needs numbers (3.5, not 3,5); for classes say --task multiclass.",
-                        row=before + offset + 1,
+                        row=split.number(before + offset),
                         column=self.column,
                     ) from None
             raise
         bad = pc.index(pc.invert(pc.is_finite(numbers)), True).as_py()
         if bad >= 0:
-            raise split.error("the label is not finite.", row=before + bad + 1, column=self.column)
+            raise split.error("the label is not finite.", row=split.number(before + bad), column=self.column)
         return numbers.cast(pa.float32())
 
     def _lists(self, split: RawSplit, name: str, values: Any, before: int) -> Any:
@@ -130,7 +130,9 @@ class LabelReader:
             strange = []
             for label in cell or ():
                 if label is None or not str(label).strip():
-                    raise split.error("a label in the list is empty.", row=before + offset + 1, column=self.column)
+                    raise split.error(
+                        "a label in the list is empty.", row=split.number(before + offset), column=self.column
+                    )
                 place = index.get(self._spelled(label), self.others)
                 if place is None:
                     strange.append(self._spelled(label))
@@ -164,7 +166,7 @@ class LabelReader:
                     raise split.error(
                         f"the cell is {value!r}.",
                         "Columns of a multi-label task hold 0 or 1.",
-                        row=before + row + 1,
+                        row=split.number(before + row),
                         column=column,
                     )
                 if place != LEFT_OUT:

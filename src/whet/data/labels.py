@@ -130,14 +130,17 @@ def _from_values(train: RawSplit, found: Survey, column: str, config: DataConfig
 def _whole_numbers(train: RawSplit, found: Survey, column: str, config: DataConfig) -> LabelReader:
     asked = config.task in ("binary", "multiclass")
     numbers = sorted({int(canonical_number(value)) for value in found.values})
+    if -1 in numbers and not asked and "unlabelled" in config.drops:
+        numbers.remove(-1)
     if -1 in numbers and not asked:
         count = sum(count for value, count in found.counts.items() if canonical_number(value) == "-1")
         if len(numbers) > 1:
             raise train.error(
                 f"{count} training rows have the label -1, which means unlabelled.",
-                "Leave them out; if -1 is a class of its own, say --task "
+                "Leave them out with --drop unlabelled; if -1 is a class of its own, say --task "
                 f"{'binary' if len(numbers) == 2 else 'multiclass'}.",
                 column=column,
+                go_on=config.dropping("unlabelled"),
             )
     if len(numbers) > MAX_WHOLE_NUMBERS and not asked:
         raise train.error(

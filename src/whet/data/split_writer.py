@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from whet.data.label_reader import LEFT_OUT, LabelReader
 from whet.data.readers.raw_table import RawSplit, Spill
 from whet.data.splits import NAMES, assign, describe
 from whet.data.text_hashes import row_keys
+from whet.data.text_repair import repaired
 
 LARGEST_BATCH = 256_000_000
+MAX_LISTED = 5
 
 
 class SplitWriter:
@@ -22,9 +25,12 @@ class SplitWriter:
 
     def __init__(self, path: Path, name: str, columns: Columns, config: DataConfig) -> None:
         self.path, self.name, self.columns, self.config = path, name, columns, config
-        self.rows = self.dropped = self.rare = self.empty = self.unlabelled = 0
+        self.rows = self.rare = self.unlabelled = 0
         self.first_unlabelled = 0
-        self.empty_rows: list[int] = []
+        self.empty: list[int] = []
+        """Numbers of the rows with an empty text, which are not written."""
+        self.repaired: set[int] = set()
+        """Numbers of the rows with a text that was mended."""
         self.label_counts: Counter[int] = Counter()
         self._hashes: dict[str, Any] = {}
         self._writer: Any = None
@@ -50,7 +56,7 @@ class SplitWriter:
             if reader is not None:
                 arrays.append(reader.read(split, self.name, source, before))
                 names.append("label")
-            arrays.append(pa.array(range(before + 1, before + source.num_rows + 1), pa.int64()))
+            arrays.append(pa.array(split.numbers(before, source.num_rows), pa.int64()))
             before += source.num_rows
             batch = pa.record_batch(arrays, names=[*names, "row"])
             if reader is not None and reader.places:
@@ -83,17 +89,18 @@ class SplitWriter:
         """What the split holds, whatever file it came from and however it was cut into batches."""
         return [f"{name}:{self._hashes[name].hexdigest()}" for name in sorted(self._hashes)]
 
-    def refuse_empty(self, split: RawSplit) -> None:
+    def refuse_empty(self, split: RawSplit, go_on: Sequence[str]) -> None:
         if self.empty or not self.rows:
             if not self.empty:
                 raise split.error(f"no row is left in the {self.name} split.")
-            count = "1 row has" if self.empty == 1 else f"{self.empty} rows have"
-            listed = ", ".join(map(str, self.empty_rows))
+            count = "1 row has" if len(self.empty) == 1 else f"{len(self.empty)} rows have"
+            listed = ", ".join(map(str, self.empty[:MAX_LISTED])) + (" …" if len(self.empty) > MAX_LISTED else "")
             raise split.error(
-                f"{count} an empty text (rows {listed}{' …' if self.empty > len(self.empty_rows) else ''}).",
+                f"{count} an empty text (rows {listed}).",
                 "Fill them in, or leave them out with --drop-empty.",
-                row=self.empty_rows[0],
+                row=self.empty[0],
                 column=self.columns.text,
+                go_on=go_on,
             )
 
     def _text(self, split: RawSplit, values: Any, before: int, column: str) -> Any:
@@ -114,12 +121,17 @@ class SplitWriter:
             raise split.error(
                 f"the text is larger than {self.config.max_field_mb:g} MB.",
                 "Raise --max-field-mb if that is right.",
-                row=before + large + 1,
+                row=split.number(before + large),
                 column=column,
             )
         nul = pc.index(pc.match_substring(values, "\0"), True).as_py()
         if nul >= 0:
-            raise split.error("there is a NUL byte in the text.", "Remove it.", row=before + nul + 1, column=column)
+            raise split.error(
+                "there is a NUL byte in the text.", "Remove it.", row=split.number(before + nul), column=column
+            )
+        if self.config.repair:
+            values, places = repaired(values)
+            self.repaired.update(split.numbers(before, len(values))[places].tolist())
         return values
 
     def _without_rare(self, batch: Any) -> Any:
@@ -143,15 +155,9 @@ class SplitWriter:
             texts = batch.column(name)
             bare = pc.equal(pc.utf8_trim_whitespace(texts), "")
             blank = pc.or_(blank, pc.or_(pc.is_null(texts), pc.fill_null(bare, True)))
-        count = pc.sum(blank).as_py() or 0
-        if not count:
+        if not pc.any(blank).as_py():
             return batch
-        if self.config.drop_empty:
-            self.dropped += count
-        else:
-            self.empty += count
-            rows = batch.column("row").filter(blank).to_pylist()
-            self.empty_rows = (self.empty_rows + rows)[:5]
+        self.empty += batch.column("row").filter(blank).to_pylist()
         return batch.filter(pc.invert(blank))
 
     def count(self, batch: Any) -> None:
@@ -259,7 +265,7 @@ def write_made_splits(
     present = [side for side in range(3) if (sides == side).any()]
     writers = {NAMES[s]: SplitWriter(folder / f"{NAMES[s]}.arrow", NAMES[s], columns, config) for s in present}
     _deal_out(spill, sides, writers)
-    writers["train"].dropped, writers["train"].rare = first.dropped, first.rare
+    writers["train"].rare = first.rare
     return writers, describe(sides, [name for name, share in shares.items() if share > 0])
 
 

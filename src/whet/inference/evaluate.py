@@ -8,6 +8,7 @@ import numpy as np
 
 from whet.config import DataConfig
 from whet.data.cache import Echo
+from whet.data.dropping import summary_lines
 from whet.data.examples import load_examples
 from whet.errors import DataError
 from whet.inference.predictor import Predictor
@@ -21,6 +22,8 @@ def evaluate_model(
     """Scores for each labelled split of the source."""
     task = predictor.task
     examples = load_examples(source, config, labelled=False, task=task, echo=echo)
+    for line in summary_lines(examples.origin):
+        echo(line)
     results: dict[str, Any] = {}
     for name, split in examples.rows.items():
         labels = split.column("label")

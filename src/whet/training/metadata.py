@@ -55,6 +55,8 @@ def describe_run(folder: RunFolder, job: Job, folds: Array | None = None) -> Non
             **({} if folds is None else {"folds": [int(count) for count in folds]}),
         },
     )
+    if prepared.examples.dropped is not None:
+        folder.write_text(prepared.examples.dropped.name, prepared.examples.dropped.read_text(encoding="utf-8"))
     described = describe_environment(job.hardware, job.network)
     folder.write_json("environment.json", {**described, "processes": job.ranks.world})
 

@@ -118,7 +118,7 @@ def choose_folds(config: Config, examples: Examples, echo: Echo) -> tuple[Config
 
 
 def _stop_or_echo(report: Audit, told: Collection[Finding], config: Config, echo: Echo) -> None:
-    report.stop_unless_allowed(config.data.allow)
+    report.stop_unless_allowed(config.data)
     for finding in report.findings:
         if finding not in told and (finding.severity != NOTE or finding.code == "too-long"):
             echo(f"{finding.severity.capitalize()}: {finding.message}")

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.data_files import labelled, load, text
+from whet.config import DataConfig
 from whet.data.audit.audit import Audit, Finding, audit
 from whet.errors import DataError, UsageError
 
@@ -38,13 +39,13 @@ def test_few_repeated_validation_texts_warn_and_many_stop() -> None:
     assert found(few, "leak")[0].severity == "warning"
     with pytest.raises(DataError, match="20 of 100 validation rows"):
         many.stop_unless_allowed()
-    many.stop_unless_allowed(("leak",))
+    many.stop_unless_allowed(DataConfig(allow=("leak",)))
     assert many.overlap == {"validation": 0.2}
 
 
 def test_allowing_what_is_not_known() -> None:
     with pytest.raises(UsageError, match="Did you mean 'conflict'"):
-        audit(load(table(labelled(40)))).stop_unless_allowed(("conflicts",))
+        audit(load(table(labelled(40)))).stop_unless_allowed(DataConfig(allow=("conflicts",)))
 
 
 def test_conflict_of_numbers_needs_a_distance() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.data.audit.test_audit import found, labelled, load, table
+from whet.config import DataConfig
 from whet.data.audit.audit import Audit, audit
 from whet.data.audit.tokenizer_fit import with_tokens
 from whet.data.tokens.facts import TokenFacts
@@ -26,7 +27,7 @@ def test_rows_of_nothing_but_unknown_tokens_stop() -> None:
     ) as e:
         report.stop_unless_allowed()
     assert "--model intfloat/multilingual-e5-small, or a local folder" in str(e.value.hint)
-    report.stop_unless_allowed(["unknown-tokens"])
+    report.stop_unless_allowed(DataConfig(allow=("unknown-tokens",)))
 
 
 def test_texts_that_are_cut_say_how_much_is_not_read() -> None:

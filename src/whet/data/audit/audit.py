@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from whet.config import DROPS, DataConfig
 from whet.data.audit.columns import SplitColumns, load_columns
 from whet.data.audit.duplicates import DuplicateIndex, find_duplicates
+from whet.data.dropping import counted_by_rule
 from whet.data.examples import Examples
+from whet.data.text_repair import DAMAGES
 from whet.errors import DataError, UsageError, nearest, shortened_list
 from whet.task import Task
 
@@ -29,7 +32,10 @@ CODES = {
     "same-tokens": "different texts that are the same to the model",
     "unlabelled": "rows without a label",
     "unseen-label": "test labels that training never saw",
-    "empty": "rows left out because a text is empty",
+    "mojibake": "texts in UTF-8 that were read as Latin-1",
+    "html-entities": "characters that are written as in HTML",
+    "zero-width": "characters that take no room",
+    "dropped": "rows left out by --drop",
     "surrogate": "halves of characters that were replaced",
 }
 VALIDATION_LEAK_LIMIT = 0.05
@@ -83,14 +89,17 @@ class Audit:
     def errors(self) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.severity == ERROR)
 
-    def stop_unless_allowed(self, allow: Iterable[str] = ()) -> None:
+    def stop_unless_allowed(self, config: DataConfig | None = None) -> None:
         """Raise what must not be trained on, unless the user lets it stand by name."""
-        allowed = set(allow)
+        config = config or DataConfig()
+        allowed = set(config.allow)
         for name in sorted(allowed - set(CODES)):
             raise UsageError(f"--allow is {name!r}, which is no finding of the audit.", nearest(name, CODES))
         for finding in self.errors:
             if finding.code not in allowed:
-                raise DataError(finding.message, f"{finding.advice} Or let it stand: --allow {finding.code}.")
+                mends = finding.code in DROPS
+                hint = f"{finding.advice} Or let it stand: --allow {finding.code}."
+                raise DataError(finding.message, hint, go_on=config.dropping(finding.code) if mends else ())
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -119,6 +128,7 @@ def audit(examples: Examples) -> Audit:
         lambda: _duplicates(same),
         lambda: _near_duplicates(splits),
         lambda: _unlabelled(splits, examples),
+        lambda: _damaged(splits),
         lambda: _losses(examples.origin),
     ]
     findings = [finding for check in checks for finding in check()]
@@ -167,14 +177,9 @@ def _leaks(same: DuplicateIndex, came: Mapping[str, str]) -> Iterable[Finding]:
 
 def _conflicts(same: DuplicateIndex, task: Task) -> Iterable[Finding]:
     """The same text under different labels, in one split or across them."""
-    known = [split.labels[split.has_label] for split in same.splits if split.has_label.any()]
-    if not known:
-        return
-    allowance = 0.0
-    if task.kind == "regression":  # people who rate never agree to the decimal
-        allowance = float(max(part.max() for part in known) - min(part.min() for part in known)) / 4
-    texts, places, rows = same.conflicts(allowance)
+    texts, found = same.conflicts(task)
     if texts:
+        rows = len(found)
         what = "labels that are far apart" if task.kind == "regression" else "different labels"
         yield Finding(
             WARNING,
@@ -182,7 +187,7 @@ def _conflicts(same: DuplicateIndex, task: Task) -> Iterable[Finding]:
             rows,
             f"{texts:,} {'text' if texts == 1 else 'texts'} in {rows:,} rows {'has' if texts == 1 else 'have'} {what}.",
             "Decide which label is right: the model cannot learn both.",
-            places,
+            tuple(same.place(row) for row in found[:5]),
         )
 
 
@@ -208,21 +213,16 @@ def _duplicates(same: DuplicateIndex) -> Iterable[Finding]:
 def _near_duplicates(splits: Mapping[str, SplitColumns]) -> Iterable[Finding]:
     """Within a split a note; between training and another split a warning."""
     import numpy as np
-    import pyarrow as pa
 
-    from whet.data.audit.near_duplicates import near_duplicates
+    from whet.data.audit.near_duplicates import NearPairs
 
-    sizes = {name: split.head.num_rows for name, split in splits.items()}
-    owners = np.repeat(np.arange(len(sizes)), list(sizes.values()))
-    rows = np.concatenate([split.rows[: sizes[name]] for name, split in splits.items()])
-    keys = np.concatenate([split.keys for split in splits.values()])
-    pairs = near_duplicates(pa.concat_arrays([split.joined_texts() for split in splits.values()]), keys)
+    near = NearPairs.of(splits)
     names = list(splits)
+    sizes = {name: split.head.num_rows for name, split in splits.items()}
     cut = [f"{sizes[name]:,} {name}" for name, split in splits.items() if sizes[name] < len(split)]
     scope = f" (among the first {' and '.join(cut)} rows)" if cut else ""
-    inside = pairs[owners[pairs[:, 0]] == owners[pairs[:, 1]]]
-    for index, name in enumerate(names):
-        later = np.unique(inside[owners[inside[:, 1]] == index][:, 1])
+    for name in names:
+        later = np.unique(near.between(name, name)[:, 1])
         if len(later):
             yield Finding(
                 NOTE,
@@ -230,12 +230,11 @@ def _near_duplicates(splits: Mapping[str, SplitColumns]) -> Iterable[Finding]:
                 len(later),
                 f"Almost the same as an earlier text: {_rows(later, name)}{scope}.",
                 "Look at a few: they add little, and count double where they repeat a mistake.",
-                tuple((name, int(rows[row])) for row in later[:5]),
+                splits[name].places(later),
             )
-    for index, name in enumerate(names):
-        if index and names[0] == "train":
-            across = pairs[(owners[pairs[:, 0]] == 0) & (owners[pairs[:, 1]] == index)]
-            later = np.unique(across[:, 1])
+    for name in names[1:]:
+        if names[0] == "train":
+            later = np.unique(near.between("train", name)[:, 1])
             if len(later):
                 yield Finding(
                     WARNING,
@@ -243,7 +242,7 @@ def _near_duplicates(splits: Mapping[str, SplitColumns]) -> Iterable[Finding]:
                     len(later),
                     f"Almost the same as a training text: {_rows(later, name)}{scope}.",
                     "Look at a few: if they are copies, the score is too good.",
-                    tuple((name, int(rows[row])) for row in later[:5]),
+                    splits[name].places(later),
                 )
 
 
@@ -366,9 +365,29 @@ def _unlabelled(splits: Mapping[str, SplitColumns], examples: Examples) -> Itera
             )
 
 
+def _damaged(splits: Mapping[str, SplitColumns]) -> Iterable[Finding]:
+    for kind, what in DAMAGES.items():
+        found = {name: split.damage[kind] for name, split in splits.items() if kind in split.damage}
+        if not found:
+            continue
+        count = sum(len(damage.rows) for damage in found.values())
+        share = count / sum(map(len, splits.values()))
+        before, after = next(iter(found.values())).example
+        yield Finding(
+            WARNING if kind == "mojibake" or share > 0.01 else NOTE,
+            kind,
+            count,
+            f"{what}: {count:,} {'row' if count == 1 else 'rows'}, such as {before!r} for {after!r}.",
+            "Mend the texts: --repair text.",
+            tuple((name, row) for name, damage in found.items() for row in sorted(damage.rows)[:5])[:5],
+        )
+
+
 def _losses(origin: Mapping[str, Any]) -> Iterable[Finding]:
-    if count := origin.get("dropped_empty", 0):
-        yield Finding(NOTE, "empty", count, f"Left out because a text is empty: {count:,} rows.")
+    left_out = origin.get("dropped", {})
+    if count := sum(rows["rows"] for rules in left_out.values() for rows in rules.values()):
+        first = [(split, row) for split, rules in left_out.items() for rows in rules.values() for row in rows["first"]]
+        yield Finding(NOTE, "dropped", count, f"Left out by --drop: {counted_by_rule(left_out)}.", "", tuple(first[:5]))
     if count := origin.get("surrogates", 0):
         message = f"Halves of characters (lone surrogates) that were replaced by U+FFFD: {count:,}."
         yield Finding(WARNING, "surrogate", count, message, "Look at how the file was written.")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from whet.data.example_files import SplitRows
 from whet.data.text_hashes import keys_of, normalised
+from whet.data.text_repair import Damage, find_damage
 from whet.task import Task
 
 HEAD_ROWS = 100_000
@@ -30,9 +31,23 @@ class SplitColumns:
     words: dict[str, Any]
     """Words a row, for the text and its pair."""
     head: Any
+    damage: Mapping[str, Damage] = field(default_factory=dict)
+    """By kind: rows whose texts can be mended."""
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def only(self, chosen: Any) -> SplitColumns:
+        """The rows that a mask chooses."""
+        return replace(
+            self,
+            keys=self.keys[chosen],
+            rows=self.rows[chosen],
+            labels=None if self.labels is None else self.labels[chosen],
+            has_label=self.has_label[chosen],
+            words={name: counts[chosen] for name, counts in self.words.items()},
+            head=self.head.filter(chosen[: self.head.num_rows]),
+        )
 
     def places(self, indices: Any) -> tuple[tuple[str, int], ...]:
         """The first five of these rows, as a person would count them."""
@@ -140,12 +155,15 @@ def load_columns(name: str, split: SplitRows, task: Task) -> SplitColumns:
     words = {column: np.empty(count, np.int32) for column in texts}
     labels = _empty_labels(task, count) if "label" in split.column_names else None
     head: list[Any] = []
+    damage: dict[str, Damage] = {}
     done, room = 0, HEAD_BYTES
     for batch in split.batches():
         here = slice(done, done + batch.num_rows)
         plain = {column: normalised(batch.column(column)) for column in texts}
         keys[here] = keys_of(plain["text"], plain.get("pair"))
         rows[here] = batch.column("row").to_numpy()
+        for column in texts:
+            find_damage(batch.column(column), rows[here], damage)
         for column in texts:
             # Normalised texts have one blank between two words.
             words[column][here] = pc.count_substring(plain[column], " ").to_numpy(zero_copy_only=False) + 1
@@ -156,7 +174,7 @@ def load_columns(name: str, split: SplitRows, task: Task) -> SplitColumns:
             room -= batch.nbytes
         done += batch.num_rows
     table = pa.Table.from_batches(head) if head else pa.table({column: pa.array([], pa.string()) for column in texts})
-    return SplitColumns(name, keys, rows, labels, has_label, words, table.slice(0, HEAD_ROWS))
+    return SplitColumns(name, keys, rows, labels, has_label, words, table.slice(0, HEAD_ROWS), damage)
 
 
 def _empty_labels(task: Task, count: int) -> Any:

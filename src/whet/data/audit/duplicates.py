@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from whet.data.audit.columns import SplitColumns
+from whet.task import Task
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,20 @@ class DuplicateIndex:
         again[1:] &= self.owners[1:] == self.owners[:-1]
         return self._own(split, again & (self.owners == split))
 
-    def conflicts(self, allowance: float) -> tuple[int, tuple[tuple[str, int], ...], int]:
-        """Texts whose labels differ by more than the allowance: how many, the first places, how many rows."""
+    def conflicts(self, task: Task) -> tuple[int, Any]:
+        """How many texts have different labels, and their rows, counted through all splits.
+
+        Numbers differ where they are more than a quarter of their range apart: people who rate never agree to the
+        decimal.
+        """
         import numpy as np
 
+        known = [split.labels[split.has_label] for split in self.splits if split.has_label.any()]
+        if not known:
+            return 0, np.zeros(0, np.int64)
+        allowance = 0.0
+        if task.kind == "regression":
+            allowance = float(max(part.max() for part in known) - min(part.min() for part in known)) / 4
         labels = [split.label_codes() for split in self.splits if split.labels is not None]
         kind = np.result_type(*(part.dtype for part in labels)) if labels else np.dtype(np.int64)
         low, high = (
@@ -55,10 +66,18 @@ class DuplicateIndex:
         # Rows without a label are filled so that they neither lower the least nor raise the most.
         least = np.minimum.reduceat(high, self.starts)
         most = np.maximum.reduceat(low, self.starts)
-        apart = most > least if allowance == 0 else most - least > allowance
+        apart = most > least if allowance == 0 else np.maximum(most, least) - least > allowance
         labelled = np.concatenate([split.has_label for split in self.splits])[self.order]
-        rows = np.sort(self.order[np.repeat(apart, self._sizes()) & labelled])
-        return int(apart.sum()), tuple(self._place(row) for row in rows[:5]), len(rows)
+        return int(apart.sum()), np.sort(self.order[np.repeat(apart, self._sizes()) & labelled])
+
+    def by_split(self, rows: Any) -> dict[str, Any]:
+        """Rows that are counted through all splits as places within each, in rising order."""
+        found, before = {}, 0
+        for split in self.splits:
+            inside = rows[(rows >= before) & (rows < before + len(split))]
+            found[split.name] = inside - before
+            before += len(split)
+        return found
 
     def _filled(self, split: SplitColumns, kind: Any, end: str) -> Any:
         import numpy as np
@@ -81,7 +100,7 @@ class DuplicateIndex:
         before = sum(len(other) for other in self.splits[:split])
         return np.sort(self.order[mask]) - before
 
-    def _place(self, row: int) -> tuple[str, int]:
+    def place(self, row: int) -> tuple[str, int]:
         for split in self.splits:
             if row < len(split):
                 return split.name, int(split.rows[row])

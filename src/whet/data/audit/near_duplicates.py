@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from whet.data.audit.columns import SplitColumns
 from whet.data.text_hashes import SPREAD, normalised
 
 LIKENESS = 0.8
@@ -17,6 +20,40 @@ NEIGHBOURS = 3
 """In a bucket each text is compared with so many that follow, and with the first: a bucket stays linear."""
 SEED = 42
 CHUNK = 10_000
+
+
+@dataclass(frozen=True)
+class NearPairs:
+    """Pairs of rows with texts that are alike, in the first rows of all splits."""
+
+    pairs: Any
+    """Two columns of rows, counted through the first rows of all splits."""
+    starts: dict[str, tuple[int, int]]
+    """Where the rows of each split begin and end."""
+
+    @classmethod
+    def of(cls, splits: Mapping[str, SplitColumns]) -> NearPairs:
+        import numpy as np
+        import pyarrow as pa
+
+        starts, before = {}, 0
+        for name, split in splits.items():
+            starts[name] = (before, before + split.head.num_rows)
+            before += split.head.num_rows
+        keys = np.concatenate([split.keys[: split.head.num_rows] for split in splits.values()])
+        texts = pa.concat_arrays([split.joined_texts() for split in splits.values()])
+        return cls(near_duplicates(texts, keys), starts)
+
+    def between(self, earlier: str, later: str) -> Any:
+        """Pairs of a row in the one split and a row in the other, as places within these splits."""
+        import numpy as np
+
+        found, offsets = np.ones(len(self.pairs), bool), []
+        for column, name in enumerate((earlier, later)):
+            start, end = self.starts[name]
+            found &= (self.pairs[:, column] >= start) & (self.pairs[:, column] < end)
+            offsets.append(start)
+        return self.pairs[found] - np.array(offsets)
 
 
 def near_duplicates(texts: Any, keys: Any) -> Any:

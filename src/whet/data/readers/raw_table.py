@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +46,45 @@ class RawSplit:
     """What the reader found out about the files and a person may want to overrule."""
     surrogates: int = 0
     """Lone surrogates that were replaced, for they cannot be written as UTF-8."""
+    kept: Any = None
+    """Numbers of the rows that are read, counted from 1 in the source; None for all of them."""
 
     @property
     def rows(self) -> int:
-        return sum(part.rows for part in self.parts)
+        return sum(part.rows for part in self.parts) if self.kept is None else len(self.kept)
 
     @property
     def columns(self) -> list[str]:
         return list(self.schema.names)
+
+    def numbers(self, start: int, count: int) -> Any:
+        """The numbers of so many rows in the source, from the one at this place on."""
+        import numpy as np
+
+        return np.arange(start + 1, start + count + 1) if self.kept is None else self.kept[start : start + count]
+
+    def number(self, place: int) -> int:
+        return int(self.numbers(place, 1)[0])
+
+    def only(self, kept: Any) -> RawSplit:
+        """The same split with these rows alone, given by their numbers in rising order."""
+
+        def read(columns: Sequence[str] | None = None) -> Batches:
+            import numpy as np
+
+            before = 0
+            for batch in self.read(columns):
+                own = self.numbers(before, batch.num_rows)
+                before += batch.num_rows
+                if not len(own):
+                    continue
+                first, behind = np.searchsorted(kept, [own[0], own[-1] + 1])
+                if behind - first == len(own):
+                    yield batch
+                elif behind > first:
+                    yield batch.take(np.searchsorted(own, kept[first:behind]))
+
+        return replace(self, read=read, kept=kept)
 
     def where(self, row: int) -> tuple[str, int]:
         """The file that holds the split's row (counted from 1), and the row's number in that file."""
@@ -63,13 +94,15 @@ class RawSplit:
             row -= part.rows
         return (self.parts[-1].file if self.parts else ""), row
 
-    def error(self, message: str, hint: str = "", *, row: int | None = None, column: str = "") -> DataError:
+    def error(
+        self, message: str, hint: str = "", *, row: int | None = None, column: str = "", go_on: Sequence[str] = ()
+    ) -> DataError:
         """A data error that names file, row and column."""
         if row is None:
             file = self.parts[0].file if len(self.parts) == 1 else ""
-            return DataError(message, hint, file=file, column=column)
+            return DataError(message, hint, file=file, column=column, go_on=go_on)
         file, own_row = self.where(row)
-        return DataError(message, hint, file=file, row=own_row, column=column)
+        return DataError(message, hint, file=file, row=own_row, column=column, go_on=go_on)
 
 
 def batch_rows(size: int, rows: int) -> int:
