@@ -122,8 +122,9 @@ def _judge(case: Case, result: Result, out: str) -> str:
     if result.code != 0:
         if case.must_pass:
             return "refused a sound file"
-        if not 1 <= len(result.err.strip().splitlines()) <= 2:
-            return "the refusal is not one line and a hint"
+        said = result.err.strip().splitlines()
+        if not 1 <= len(said) - said[-1].startswith("      Go on: whet check ") <= 2:
+            return "the refusal is not one line, a hint and a command"
         return ""
     if result.err.strip():
         return "noise on stderr"

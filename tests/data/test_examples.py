@@ -106,7 +106,7 @@ def test_empty_rows_are_left_out_when_asked(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", as_csv([ROWS[0], ("  ", "bad"), *ROWS[1:]]))
     examples = load(path, drop_empty=True)
     assert everything(examples) == ROWS
-    assert examples.origin["dropped_empty"] == 1
+    assert examples.origin["dropped"] == {"train": {"empty": {"rows": 1, "first": [2]}}}
 
 
 def test_other_splits_are_left_out_and_it_is_said() -> None:
