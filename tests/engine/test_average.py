@@ -64,7 +64,7 @@ def test_the_mean_is_that_of_its_definition(decay: float) -> None:
     average, wanted, last = Average(decay, [source], lambda means: {"w": means[0]}), torch.zeros(3), 0
     for step in range(1, 200):
         source.copy_(torch.randn(3, generator=torch.Generator().manual_seed(step)))
-        average.after(step)
+        average.update(step)
         if update_gap(step):
             kept = min(decay ** (step - last), (last / step) ** 9)
             wanted, last = kept * wanted + (1 - kept) * source, step
@@ -76,7 +76,7 @@ def test_where_training_began_does_not_count() -> None:
     average = Average(0.99, [source], lambda means: {"w": means[0]})
     for step in range(1, 41):
         source.fill_(float(step))
-        average.after(step)
+        average.update(step)
     assert 35 < float(average.named()["w"][0]) < 38  # of 40 steps about the last tenth
 
 

@@ -79,7 +79,7 @@ def test_a_trainer_and_a_step_say_that_bf16_is_slow(tmp_path: Path) -> None:
 def test_a_device_is_woken_without_a_word(device: str, capfd: pytest.CaptureFixture[str]) -> None:
     start_gpu_in_background(device)
     for thread in threading.enumerate():
-        if thread.name == "whet-start_gpu_in_background":
+        if thread.name == "whet-gpu":
             thread.join()
     assert capfd.readouterr() == ("", "")
 
@@ -89,7 +89,7 @@ def test_a_gpu_that_was_woken_is_started() -> None:
     script = (
         "import threading, torch; from whet.utils.device import start_gpu_in_background\n"
         "start_gpu_in_background('auto')\n"
-        "[thread.join() for thread in threading.enumerate() if thread.name == 'whet-start_gpu_in_background']\n"
+        "[thread.join() for thread in threading.enumerate() if thread.name == 'whet-gpu']\n"
         "assert torch.cuda.is_initialized()"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

@@ -67,7 +67,7 @@ def start_gpu_in_background(device: str) -> None:
                     (x @ x).sum().backward()  # type: ignore[no-untyped-call]
                 precompute_triton_cache_key()
 
-    threading.Thread(target=start, name="whet-start_gpu_in_background", daemon=True).start()
+    threading.Thread(target=start, name="whet-gpu", daemon=True).start()
 
 
 def _start_driver() -> None:
