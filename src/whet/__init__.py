@@ -77,13 +77,16 @@ __all__ = [
 ]
 
 
+_MODULES = {"metrics": "whet.metrics", "ray": "whet.adapters.ray", "spark": "whet.adapters.spark"}
+
+
 def __getattr__(name: str) -> Any:
     if name in _PLACES:
         return getattr(import_module(_PLACES[name]), name)
-    if name == "metrics":
-        return import_module("whet.metrics")
+    if name in _MODULES:
+        return import_module(_MODULES[name])
     raise AttributeError(f"module 'whet' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PLACES})
+    return sorted({*globals(), *_PLACES, *_MODULES})

@@ -53,6 +53,7 @@ class Given:
 @setting_option("data", "drop_empty")
 @setting_option("data", "max_field_mb")
 @click.option("--device", default="auto", help="auto, cpu, cuda or mps.", show_default=True)
+@setting_option("train", "precision")
 @setting_option("model", "trust_remote_code")
 @click.option("--raw", is_flag=True, help="Probabilities as the model gives them, without calibration.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
@@ -66,6 +67,7 @@ def predict(
     text_column: str | None,
     pair_column: str | None,
     device: str,
+    precision: str | None,
     trust_remote_code: bool | None,
     raw: bool,
     as_json: bool,
@@ -81,10 +83,11 @@ def predict(
         raise UsageError(
             "predict needs either a file or --text.", "whet predict RUN FILE, or whet predict RUN --text '…'"
         )
+    loading = {"device": device, "precision": precision or "auto", "trust_remote_code": bool(trust_remote_code)}
     if source is not None and output is not None and (output.endswith("/") or Path(output).is_dir()):
         refuse_impossible(device)
         config = _settings(run, source, text_column, pair_column, reading)
-        _into_folder(run, source, config, Path(output), part_rows, device, bool(trust_remote_code), raw)
+        _into_folder(run, source, config, Path(output), part_rows, loading, raw)
         return
     if part_rows is not None:
         raise UsageError("--part-rows is for a folder of parts.", "Give one: -o OUT/")
@@ -109,9 +112,7 @@ def predict(
         from whet.api import load
         from whet.data.answer_columns import flat
 
-        predictions = load(run, device=device, trust_remote_code=bool(trust_remote_code)).predict(
-            given.texts, given.pairs, raw=raw
-        )
+        predictions = load(run, **loading).predict(given.texts, given.pairs, raw=raw)
         if output is not None:
             _write(Path(output), given, own, predictions, with_row=bool(reading["drop_empty"]))
             return
@@ -130,8 +131,7 @@ def _into_folder(
     config: DataConfig,
     output: Path,
     part_rows: int | None,
-    device: str,
-    trust_remote_code: bool,
+    loading: dict[str, Any],
     raw: bool,
 ) -> None:
     from whet.api import load
@@ -140,7 +140,7 @@ def _into_folder(
     if config.drop_empty:
         raise UsageError("--drop-empty is not for a folder of parts.", "Rows without a text stay, with empty answers.")
     done = label_in_parts(
-        load(run, device=device, trust_remote_code=trust_remote_code),
+        load(run, **loading),
         source,
         config,
         output,

@@ -23,6 +23,7 @@ from whet.cli.options import setting_option
 @click.option("--max-rows", type=click.IntRange(1), default=4096, show_default=True, help="Inputs a request may have.")
 @click.option("--max-mb", type=click.FloatRange(0.001), default=4.0, show_default=True, help="Size a request may have.")
 @click.option("--device", default="auto", help="auto, cpu, cuda or mps.", show_default=True)
+@setting_option("train", "precision")
 @setting_option("model", "trust_remote_code")
 def serve(
     run: str,
@@ -35,6 +36,7 @@ def serve(
     max_rows: int,
     max_mb: float,
     device: str,
+    precision: str | None,
     trust_remote_code: bool | None,
 ) -> None:
     """Answer HTTP requests with a trained model: POST /predict, and a page to try it.
@@ -47,7 +49,15 @@ def serve(
 
     limits = Limits(rows=max_rows, body_bytes=int(max_mb * 1_000_000), deadline_seconds=deadline)
     settings = Settings(
-        host, port, token_file, allow_hosts, queue_rows, limits, device, trust_remote_code=bool(trust_remote_code)
+        host,
+        port,
+        token_file,
+        allow_hosts,
+        queue_rows,
+        limits,
+        device,
+        precision or "auto",
+        bool(trust_remote_code),
     )
     server = start(run, settings)
     try:

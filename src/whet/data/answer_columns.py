@@ -9,8 +9,6 @@ from whet.data.export import free_names
 from whet.data.readers.python_objects import is_a, is_table
 from whet.errors import UsageError
 
-Columns = dict[str, list[Any]]
-
 
 class Prediction(Protocol):
     """What is read of `whet.Prediction`."""
@@ -52,13 +50,14 @@ def with_answers(table: Any, predictions: Sequence[Prediction]) -> Any:
     if is_a(table, "polars", "LazyFrame"):
         table = table.collect()
     rows = [flat(each) for each in predictions]
-    names = names_beside(list(rows[0]) if rows else [], _columns_of(table))
+    names = names_beside(list(rows[0]) if rows else [], columns_of(table))
     if isinstance(table, list | tuple):
         return [{**own, **{names[name]: row[name] for name in row}} for own, row in zip(table, rows, strict=True)]
-    return _joined(table, {names[name]: [row[name] for row in rows] for name in names})
+    return joined(table, {names[name]: [row[name] for row in rows] for name in names})
 
 
-def _columns_of(table: Any) -> list[str]:
+def columns_of(table: Any) -> list[str]:
+    """The names of a table's columns."""
     if isinstance(table, Mapping):
         return [str(name) for name in table]
     if isinstance(table, list | tuple):
@@ -68,7 +67,8 @@ def _columns_of(table: Any) -> list[str]:
     return [str(name) for name in (table.column_names if is_a(table, "datasets", "Dataset") else table.columns)]
 
 
-def _joined(table: Any, columns: Columns) -> Any:
+def joined(table: Any, columns: Mapping[str, Any]) -> Any:
+    """A table with columns behind its own."""
     if isinstance(table, Mapping):
         return {**table, **columns}
     if is_a(table, "datasets", "Dataset"):

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from whet.config import DataConfig
 from whet.errors import DataError, EnvironmentFault, UsageError
-from whet.runs.folder import RunFolder, sum_of
+from whet.inference.arrow_answers import answer_columns, answer_types
+from whet.runs.folder import RunFolder
 from whet.utils.files import sync_file, sync_folder
 
 if TYPE_CHECKING:
@@ -69,7 +68,8 @@ def label_in_parts(
                 if path.is_file():
                     found += 1
                 else:
-                    answers, empty = _answers(predictor, table, plan, raw)
+                    texts = [table.column(name).combine_chunks() for name in plan["texts"]]
+                    answers, empty = answer_columns(predictor, texts, raw=raw)
                     _write(path, table, answers, plan["names"])
                     unlabelled += empty
                 tick(min(split.rows, (number + 1) * part_rows), split.rows)
@@ -95,21 +95,18 @@ def _plan(
     predictor: Predictor, split: RawSplit, files: list[Path], config: DataConfig, part_rows: int, raw: bool
 ) -> dict[str, Any]:
     """What the parts hold and how they were made: two commands with the same plan write the same parts."""
+    from whet.data.answer_columns import names_beside
     from whet.data.columns import choose_columns
-    from whet.data.export import free_names
 
     columns = choose_columns(split, config, labelled=False)
-    if predictor.pairs is not None and predictor.pairs != (columns.pair is not None):
-        was, lacks = ("pairs", "no second text") if predictor.pairs else ("single texts", "a second text")
-        raise UsageError(f"The model was trained on {was}, and {split.parts[0].file!r} has {lacks}.")
-    wanted = {name: "predicted" if name == "label" else f"predicted_{name}" for name in _schema(predictor)}
+    predictor.refuse_other_kind(columns.pair is not None, f"{split.parts[0].file!r} has")
     return {
         "format": 1,
         "complete": False,
         "inputs": [{"file": path.name, "bytes": path.stat().st_size, "end": _end_of(path)} for path in files],
-        "model": _model_sum(predictor),
+        "model": predictor.fingerprint(),
         "texts": list(columns.texts),
-        "names": free_names(wanted, split.columns),
+        "names": names_beside(list(answer_types(predictor.task, predictor.decisions)), split.columns),
         "raw": raw,
         "rows": split.rows,
         "part_rows": part_rows,
@@ -122,13 +119,6 @@ def _end_of(path: Path) -> str:
     with open(path, "rb") as file:
         file.seek(-min(END_BYTES, path.stat().st_size), os.SEEK_END)
         return hashlib.sha256(file.read()).hexdigest()
-
-
-def _model_sum(predictor: Predictor) -> str:
-    """Changes with the weights, the tokenizer and the decisions."""
-    folder = predictor.path / "model" if (predictor.path / "model").is_dir() else predictor.path
-    names = sorted(path.name for path in folder.iterdir() if path.is_file() and path.suffix != ".md")
-    return hashlib.sha256("".join(f"{name} {sum_of(folder / name)}\n" for name in names).encode()).hexdigest()
 
 
 def _begin(output: Path, plan: dict[str, Any]) -> None:
@@ -175,46 +165,6 @@ def _parts(split: RawSplit, rows: int) -> Iterator[Any]:
                 held, count = [], 0
     if held:
         yield pa.Table.from_batches(held)
-
-
-def _answers(predictor: Predictor, table: Any, plan: dict[str, Any], raw: bool) -> tuple[dict[str, Any], int]:
-    """A column for each of the model's, and how many rows have no text: there they are empty."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    texts = [table.column(name).combine_chunks().cast(pa.large_string()) for name in plan["texts"]]
-    there = np.ones(len(table), bool)
-    for column in texts:
-        there &= pc.fill_null(pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(column)), 0), False).to_numpy(
-            zero_copy_only=False
-        )
-    chosen = [column.filter(pa.array(there)).to_pylist() for column in texts]
-    logits = predictor.logits(chosen[0], chosen[1] if len(chosen) > 1 else None)
-    said = predictor.decode(logits, raw=raw)
-    rows = [_flat(next(said).to_dict()) if full else {} for full in there]
-    return {name: pa.array([row.get(name) for row in rows], kind) for name, kind in _schema(predictor).items()}, int(
-        (~there).sum()
-    )
-
-
-def _flat(answer: dict[str, Any]) -> dict[str, Any]:
-    return {**answer, **{f"p({name})": value for name, value in answer["probabilities"].items()}}
-
-
-def _schema(predictor: Predictor) -> dict[str, Any]:
-    """The model's columns and their types, the same in every part."""
-    import pyarrow as pa
-
-    kind, decided = predictor.task.kind, predictor.decisions
-    label = {"regression": pa.float64(), "multilabel": pa.list_(pa.string())}.get(kind, pa.string())
-    found: dict[str, Any] = {"label": label}
-    if kind != "regression":
-        found["probability"] = pa.float64()
-    if decided.confidence is not None:
-        found["abstain"] = pa.bool_()
-    if decided.limit is not None:
-        found["candidates"] = pa.list_(pa.float64() if kind == "regression" else pa.string())
-    return {**found, **{f"p({name})": pa.float64() for name in predictor.task.labels}}
 
 
 def _write(path: Path, table: Any, answers: dict[str, Any], names: dict[str, str]) -> None:

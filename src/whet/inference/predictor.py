@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import numpy as np
 from whet.data.readers.given_texts import given_texts
 from whet.errors import ArtifactError, UsageError
 from whet.runs.decisions import read_decisions
-from whet.runs.folder import RunFolder
+from whet.runs.folder import RunFolder, sum_of
 
 if TYPE_CHECKING:
     from whet.data.tokens.table import Tokens
@@ -112,11 +113,22 @@ class Predictor:
         a dict of columns, a list of dicts. Probabilities are calibrated; with `raw` they are as the model gives them.
         """
         given = given_texts(texts, pairs, trained=self.columns)
-        if self.pairs is not None and given.first and self.pairs != (given.second is not None):
-            was, lacks = ("pairs", "no second text") if self.pairs else ("single texts", "a second text")
-            raise UsageError(f"The model was trained on {was}, and was given {lacks}.", "Give what it was trained on.")
+        if given.first:
+            self.refuse_other_kind(given.second is not None, "was given")
         answers = list(self.decode(self.logits(given.first, given.second), raw=raw))
         return answers[0] if given.single else answers
+
+    def refuse_other_kind(self, second: bool, giver: str) -> None:
+        """An error where a model of pairs gets no second text, or one of single texts gets one."""
+        if self.pairs is not None and self.pairs != second:
+            was, lacks = ("pairs", "no second text") if self.pairs else ("single texts", "a second text")
+            raise UsageError(f"The model was trained on {was}, and {giver} {lacks}.", "Give what it was trained on.")
+
+    def fingerprint(self) -> str:
+        """A sum that changes with the weights, the tokenizer and the decisions."""
+        folder = self.path / "model" if (self.path / "model").is_dir() else self.path
+        names = sorted(path.name for path in folder.iterdir() if path.is_file() and path.suffix != ".md")
+        return hashlib.sha256("".join(f"{name} {sum_of(folder / name)}\n" for name in names).encode()).hexdigest()
 
     def predict_table(self, table: Any) -> Any:
         """The same kind of table with what the model says behind its columns: label, probability, and one a label.

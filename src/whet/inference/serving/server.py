@@ -49,6 +49,7 @@ class Settings:
     queue_rows: int = 16_384
     limits: Limits = field(default_factory=Limits)
     device: str = "auto"
+    precision: str = "auto"
     trust_remote_code: bool = False
 
 
@@ -102,7 +103,12 @@ def _loaded(path: Path | str, settings: Settings) -> tuple[Predictor, Batcher]:
     from whet.inference.predictor import Predictor
 
     try:
-        predictor = Predictor(path, device=settings.device, trust_remote_code=settings.trust_remote_code)
+        predictor = Predictor(
+            path,
+            device=settings.device,
+            precision=settings.precision,
+            trust_remote_code=settings.trust_remote_code,
+        )
         for text in WARM_UP:
             predictor.logits([text], [text] if predictor.pairs else None)
     except MemoryError:

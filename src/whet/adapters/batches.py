@@ -1,0 +1,78 @@
+"""Batches of rows with a model's answers behind their own columns: what Ray Data and Spark call in their workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from whet.data.answer_columns import columns_of, joined, names_beside
+from whet.data.columns import column_kind, own_name
+from whet.data.readers.python_objects import is_a, read_object
+from whet.errors import DataError, UsageError, some_of
+from whet.inference.arrow_answers import answer_columns, answer_types
+from whet.inference.predictor import Predictor
+
+
+class BatchLabeller:
+    """Loads a run's model once; every batch comes back as the kind of table that it was.
+
+    Batches are Arrow tables, DataFrames or dictionaries of arrays. Rows without a text stay, with empty answers.
+    """
+
+    def __init__(
+        self,
+        run: Path | str,
+        *,
+        text: str | None = None,
+        pair: str | None = None,
+        raw: bool = False,
+        device: str = "auto",
+        precision: str = "auto",
+        trust_remote_code: bool = False,
+    ) -> None:
+        self.model = Predictor(run, device=device, precision=precision, trust_remote_code=trust_remote_code)
+        self.raw = raw
+        named = (text or self.model.columns.get("text"), pair or self.model.columns.get("pair"))
+        if named[0] is None:
+            raise UsageError(f"{str(run)!r} does not say which column holds the texts.", "Name it: text='…'.")
+        self.texts = tuple(name for name in named if name is not None)
+        self.model.refuse_other_kind(len(self.texts) == 2, "was given")
+        self.types = answer_types(self.model.task, self.model.decisions)
+        """The columns of the answers and their Arrow types."""
+
+    def names(self, columns: list[str]) -> dict[str, str]:
+        """What the answers are called behind these columns."""
+        return names_beside(list(self.types), columns)
+
+    def __call__(self, batch: Any) -> Any:
+        """The batch with the answers."""
+        columns = columns_of(batch)
+        answers, _ = answer_columns(self.model, self._texts(batch, columns), raw=self.raw)
+        added = {other: answers[name] for name, other in self.names(columns).items()}
+        if not is_a(batch, "pyarrow", "Table"):
+            added = {name: column.to_numpy(zero_copy_only=False) for name, column in added.items()}
+        return joined(batch, added)
+
+    def _texts(self, batch: Any, columns: list[str]) -> list[Any]:
+        """The columns of texts as Arrow arrays."""
+        import pyarrow as pa
+
+        found = []
+        for wanted in self.texts:
+            name = column_of(wanted, columns)
+            split = read_object(batch.select([name]) if hasattr(batch, "select") else {name: batch[name]})
+            kind = split.schema.field(name).type
+            if not split.rows:
+                kind = pa.string()  # an empty column has whatever type its library gives it
+            elif column_kind(kind) != "text" and not pa.types.is_null(kind):
+                raise DataError(f"The column {name!r} holds values of the type {kind}, not texts.")
+            pieces = [each.column(0) for each in split.read([name]) if len(each)]
+            found.append(pa.chunked_array(pieces, kind).combine_chunks())
+        return found
+
+
+def column_of(wanted: str, columns: list[str]) -> str:
+    """The column that is meant, as the table spells it."""
+    if (name := own_name(wanted, columns)) is None:
+        raise DataError(f"There is no column {wanted!r}: there are {some_of(columns)}.", "Name it: text='…'.")
+    return name
