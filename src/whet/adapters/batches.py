@@ -8,7 +8,7 @@ from typing import Any
 from whet.data.answer_columns import columns_of, joined, names_beside
 from whet.data.columns import column_kind, own_name
 from whet.data.readers.python_objects import is_a, read_object
-from whet.errors import DataError, UsageError, some_of
+from whet.errors import DataError, UsageError, shortened_list
 from whet.inference.arrow_answers import answer_columns, answer_types
 from whet.inference.predictor import Predictor
 
@@ -74,5 +74,5 @@ class BatchLabeller:
 def column_of(wanted: str, columns: list[str]) -> str:
     """The column that is meant, as the table spells it."""
     if (name := own_name(wanted, columns)) is None:
-        raise DataError(f"There is no column {wanted!r}: there are {some_of(columns)}.", "Name it: text='…'.")
+        raise DataError(f"There is no column {wanted!r}: there are {shortened_list(columns)}.", "Name it: text='…'.")
     return name
