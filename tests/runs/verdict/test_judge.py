@@ -131,6 +131,13 @@ def test_a_falling_score_makes_overfitting_severe() -> None:
     assert "held" in judge(OVERFITTED).sentence
 
 
+def test_a_score_that_held_is_no_reason_to_train_less_on_few_rows() -> None:
+    few = judge(dataclasses.replace(OVERFITTED, rows=60))
+    assert "keep this model" in few.advice
+    assert "--epochs" not in few.advice
+    assert "would have scored as well" in judge(dataclasses.replace(OVERFITTED, rows=4_000)).advice
+
+
 def test_memorised_labels_that_never_help_are_suspected() -> None:
     rising = judge(dataclasses.replace(OVERFITTED, evaluation=OVERFITTED.evaluation + 0.3, score=np.full(8, 0.5)))
     assert rising.verdict == "label-noise-suspected"

@@ -16,6 +16,7 @@ from whet.runs.verdict.baselines import above_commonest, is_ahead, is_visible, l
 from whet.runs.verdict.features import (
     ENOUGH_REACH,
     MOVED,
+    ROWS_TO_BLAME,
     CurveFeatures,
     as_good_as_best,
     collapsed,
@@ -279,14 +280,26 @@ def overfitting(s: CurveFeatures) -> Call | None:
             f"from {words.loss(s, s.eval_loss[s.best])} to {words.loss(s, s.eval_loss[-1])}{fell}"
             + (f"; {score}." if s.data.score is not None else ".")
         ),
-        advice=(
-            f"Keep the best step; next time {words.epochs(s, words.share(s, stop))} or --patience 3; more data, "
-            f"a lower rate ({words.rate(s, 0.4)}) or --weight-decay 0.01 may help."
-        ),
+        advice=_less_overfitting(s, stop, severe),
         at=s.best,
         numbers={**rise(s), "score_lost": lost, "severe": float(severe)},
         certainty=1.0 if s.has_training else 0.7,
     )
+
+
+def _less_overfitting(s: CurveFeatures, stop: int, severe: bool) -> str:
+    """Where the score held, only the probabilities are too sure; fewer epochs of few rows would cost score."""
+    if severe or s.data.score is None:
+        return (
+            f"Keep the best step; next time {words.epochs(s, words.share(s, stop))} or --patience 3; more data, "
+            f"a lower rate ({words.rate(s, 0.4)}) or --weight-decay 0.01 may help."
+        )
+    shorter = (
+        f"; {words.epochs(s, words.share(s, stop))} would have scored as well, "
+        f"and a lower rate ({words.rate(s, 0.4)}) or --weight-decay 0.01 may help"
+    )
+    kept = "The score did not suffer, only the probabilities: keep this model. More data helps most"
+    return f"{kept}{shorter if s.left_open <= ROWS_TO_BLAME else ''}."
 
 
 def erratic(s: CurveFeatures) -> Call | None:
