@@ -115,6 +115,15 @@ def random_tokens(rows: int = 24, *, seed: int = 0, longest: int = 40, kind: str
     return Tokens(ids, offsets, segments, labels, Truncation(), f"random-{seed}")
 
 
+def in_windows(tokens: Any, sizes: Iterable[int]) -> Any:
+    """The same rows as windows of texts, so many each; a text has the label of its first window."""
+    import dataclasses
+
+    texts = np.concatenate([[0], np.cumsum(list(sizes))]).astype(np.int64)
+    assert texts[-1] == len(tokens)
+    return dataclasses.replace(tokens, texts=texts, labels=tokens.labels[texts[:-1]])
+
+
 @pytest.fixture(scope="session")
 def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A saved BERT of two thin layers with a word tokenizer: what `--model FOLDER` takes."""

@@ -107,6 +107,9 @@ class ModelConfig:
     model: str = setting("minilm", "pretrained model: minilm, a local folder or a hub name", "--model")
     revision: str | None = setting(None, "revision of a hub model", "--revision")
     max_length: int | None = setting(None, "longest input in tokens (default: the model's limit)", "--max-length")
+    long: Literal["head", "head-tail", "windows"] = setting(
+        "head", "what is read of a text longer than that: its head, head and tail, or all of it in windows", "--long"
+    )
     pooling: Literal["auto", "first", "mean"] = setting(
         "auto", "what the head reads: the first token, or the mean of all", "--pooling"
     )

@@ -61,6 +61,8 @@ class Start(Record):
     """Share of evaluation rows whose normalised text also stands in the training split."""
     unknown: float = 0.0
     """Share of the tokens that stand for text the model's tokenizer does not know."""
+    unread: float = 0.0
+    """Share of the text that the model does not read, because it is longer than that."""
     folds: int = 0
     """How many folds the rows are held out in; then `validation` stands for the rows that folds held out."""
     seeds: int = 1

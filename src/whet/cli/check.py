@@ -30,6 +30,7 @@ COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 @settings_options("data")
 @setting_option("model", "model")
 @setting_option("model", "max_length")
+@setting_option("model", "long")
 @click.option("--config", "config_file", metavar="FILE.toml", help="Read settings from a file.")
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any setting by its name.")
 @click.option("--write", metavar="FILE", help="Write the rows that are left: .csv, .tsv, .jsonl, .parquet, or DIR/.")

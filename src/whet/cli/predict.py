@@ -112,15 +112,18 @@ def predict(
         from whet.api import load
         from whet.data.answer_columns import flat
 
-        predictions = load(run, **loading).predict(given.texts, given.pairs, raw=raw)
+        predictor = load(run, **loading)
+        predictions = predictor.predict(given.texts, given.pairs, raw=raw)
+        if line := predictor.unread_line():
+            click.echo(line, err=True)
         if output is not None:
             _write(Path(output), given, own, predictions, with_row=bool(reading["drop_empty"]))
             return
     numbers = [row for rows in given.rows.values() for row in rows]
     table = [{"row": row, **flat(each)} for row, each in zip(numbers, predictions, strict=True)]
     if as_json:
-        for line in table:
-            click.echo(json_text(line))
+        for answer in table:
+            click.echo(json_text(answer))
     else:
         _print(table)
 
@@ -139,8 +142,9 @@ def _into_folder(
 
     if config.drop_empty:
         raise UsageError("--drop-empty is not for a folder of parts.", "Rows without a text stay, with empty answers.")
+    predictor = load(run, **loading)
     done = label_in_parts(
-        load(run, **loading),
+        predictor,
         source,
         config,
         output,
@@ -152,6 +156,8 @@ def _into_folder(
         click.echo(f"{done.found} of {done.parts} parts were there already.", err=True)
     if done.unlabelled:
         click.echo(f"{done.unlabelled:,} rows have no text: their answers are empty.", err=True)
+    if line := predictor.unread_line():
+        click.echo(line, err=True)
     click.echo(f"{done.rows:,} rows in {done.parts} parts in {output}", err=True)
 
 

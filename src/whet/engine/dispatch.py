@@ -78,7 +78,7 @@ def _choose_path(
         if hardware.device.type == "cuda":
             from whet.engine.fused.cuda.graph_stepper import GraphStepper
 
-            least = short_batch_tokens(tokens[0].lengths, order, config.batch_size, ranks.world)
+            least = short_batch_tokens(tokens[0].row_lengths, order, config.batch_size, ranks.world)
             return fused, GraphStepper(fused, loss, config, hardware, least=min(least, room[1]))
         return fused, FusedStepper(fused, _loss_of(fused, loss), config, hardware)
     network = Network(model, hardware.device)
@@ -145,7 +145,7 @@ def _ids_in_training_order(tokens: Tokens, order: BatchOrder) -> np.ndarray[Any,
     """Token ids of the first epoch in training order, at most about so many."""
     parts, count = [np.zeros(0, dtype=np.int64)], 0
     for index in range(order.steps_per_epoch):
-        parts.append(pack(tokens, order.batch(0, index)).input_ids)
+        parts.append(pack(tokens, tokens.rows_of(order.batch(0, index))).input_ids)
         count += len(parts[-1])
         if count > LOOK_AHEAD:
             break
@@ -154,7 +154,8 @@ def _ids_in_training_order(tokens: Tokens, order: BatchOrder) -> np.ndarray[Any,
 
 def max_tokens(tokens: Tokens, rows: int) -> int:
     """What the longest rows of the table hold together: no batch of so many rows can have more."""
-    longest = np.partition(tokens.lengths, -min(rows, len(tokens)))[-rows:]
+    lengths = tokens.row_lengths
+    longest = np.partition(lengths, -min(rows, len(lengths)))[-rows:]
     return int(longest.sum()) + 256
 
 
@@ -184,7 +185,7 @@ def _loss_of(network: Network, loss: Loss) -> Any:
         assert isinstance(batch.labels, torch.Tensor)
         if loss.contrastive:
             logits, features = network.logits_and_features(batch)
-            return loss.total(logits, batch.labels, features)
-        return loss.total(network.logits(batch), batch.labels)
+            return loss.total(logits, batch.labels, features, batch.share)
+        return loss.total(network.logits(batch), batch.labels, share=batch.share)
 
     return total

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from whet.data.tokens.pieces import Long
 from whet.data.tokens.table import TextTokenizer, Tokens
 from whet.engine.logits import Interrupt, compute_logits, tokens_per_batch
 from whet.engine.network import Batch, Network, Rows
@@ -64,11 +65,12 @@ def embed_texts(
     texts: Sequence[str],
     hardware: Hardware,
     max_length: int,
+    long: Long = "head",
     *,
     check_interrupt: Interrupt = lambda: None,
 ) -> Array:
     """float32 [texts, width]: each text by itself, as a pair's texts must be. Equal texts are computed once."""
     distinct = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-    tokens = TextTokenizer(tokenizer, max_length)(list(distinct))
+    tokens = TextTokenizer(tokenizer, max_length, long)(list(distinct))
     features = mean_token_features(model, tokens, hardware, check_interrupt=check_interrupt)
     return features[[distinct[text] for text in texts]]

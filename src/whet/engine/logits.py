@@ -38,18 +38,19 @@ def compute_logits(
     check_interrupt: Interrupt = lambda: None,
     on_smaller_batch: Smaller = lambda rows: None,
 ) -> Array:
-    """float32 logits of the rows (all of them, if not said), in input order.
+    """float32 logits of the texts `rows` (all of them, if not said), in input order; of windows their text's mean.
 
     Inside, rows of like length are computed together, at most `batch_tokens` tokens where that is said; where memory
     runs out, half as many rows from there on.
     """
-    chosen = np.arange(len(tokens), dtype=np.int64) if rows is None else rows
-    if not len(chosen):
+    texts = np.arange(len(tokens), dtype=np.int64) if rows is None else rows
+    if not len(texts):
         return np.zeros((0, network.model.config.num_labels), dtype=np.float32)
+    chosen, lengths = tokens.rows_of(texts), tokens.row_lengths
     if network.model.training:  # asked first: telling every module takes as long as a small forward pass
         network.model.eval()
     # Longest first, so that memory is taken once and running out of it shows at once.
-    order = np.argsort(-tokens.lengths[chosen], kind="stable").astype(np.int64)
+    order = np.argsort(-lengths[chosen], kind="stable").astype(np.int64)
     parts: list[Tensor] = []
     done = 0
     # inference_mode would mark tensors that a later training step could not use; no_grad does not.
@@ -59,7 +60,7 @@ def compute_logits(
             most = batch_rows
             if batch_tokens is not None:
                 # As many for every length in a step of the grid: then batches come in few shapes.
-                longest = int(tokens.lengths[chosen[order[done]]])
+                longest = int(lengths[chosen[order[done]]])
                 most = min(batch_rows, max(1, batch_tokens // (-(-longest // GRID_GRAIN) * GRID_GRAIN)))
             places = order[done : done + most]
             try:
@@ -74,7 +75,14 @@ def compute_logits(
     logits = torch.cat(parts).cpu().numpy()
     result = np.empty_like(logits)
     result[order] = logits
-    return result
+    return result if tokens.texts is None else mean_of_windows(result, tokens.windows(texts))
+
+
+def mean_of_windows(logits: Array, windows: Array) -> Array:
+    """Of the logits of windows, text after text, the mean of each text, which has so many of them."""
+    starts = np.cumsum(windows) - windows
+    sums = np.add.reduceat(logits, starts, axis=0, dtype=np.float64)
+    return (sums / windows[:, None]).astype(np.float32)
 
 
 def _half(error: BaseException, rows: int) -> int:

@@ -33,12 +33,17 @@ class Loss:
     contrastive: float = 0.0
     """The share of the supervised contrastive loss; the rest is the loss of the task."""
 
-    def total(self, logits: Tensor, labels: Tensor, features: Tensor | None = None) -> Tensor:
-        """Sum over the rows, each with its class weight; `features` are compared where the loss is contrastive."""
+    def total(
+        self, logits: Tensor, labels: Tensor, features: Tensor | None = None, share: Tensor | None = None
+    ) -> Tensor:
+        """Sum over the rows, each with its class weight, times its share where windows share the one of their text.
+
+        `features` are compared where the loss is contrastive.
+        """
         rows = self.rows(logits, labels)
-        if not self.contrastive or features is None:
-            return rows.sum()
-        return self.mixed(rows, labels, features, torch.ones_like(rows))
+        if self.contrastive and features is not None:
+            return self.mixed(rows, labels, features, torch.ones_like(rows) if share is None else share)
+        return rows.sum() if share is None else (rows * share).sum()
 
     def mixed(self, rows: Tensor, labels: Tensor, features: Tensor, share: Tensor) -> Tensor:
         """Sum over rows, each times its share, of the task's loss mixed with the supervised contrastive one.

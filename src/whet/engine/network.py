@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +26,8 @@ class Batch:
     inputs: dict[str, Tensor]
     labels: Tensor | None
     layout: Layout | None = None
+    share: Tensor | None = None
+    """How much each row counts in the loss, where windows share the one of their text; None where each counts once."""
 
     @property
     def tokens(self) -> int:
@@ -37,13 +39,16 @@ class BatchSource(Protocol):
 
     @property
     def order(self) -> BatchOrder:
-        """Which rows a step takes."""
+        """Which texts a step takes."""
+
+    def rows(self, texts: Rows) -> Rows:
+        """The rows of these texts: one each, or their windows."""
 
     def batch(self, rows: Rows) -> Batch:
         """These rows, ready for the model."""
 
-    def loss_divisor(self, rows: Rows) -> float:
-        """What the loss over these rows is divided by."""
+    def loss_divisor(self, texts: Rows) -> float:
+        """What the loss over these texts is divided by."""
 
     def nothing_to_compare(self, rows: Rows) -> bool:
         """Whether a contrastive loss was asked for and no two of these rows have the same class."""
@@ -151,12 +156,24 @@ class TokenBatches:
     network: Network
     loss: Loss
 
-    def batch(self, rows: Rows) -> Batch:
-        return self.network.collate(self.tokens, rows)
+    def rows(self, texts: Rows) -> Rows:
+        return self.tokens.rows_of(texts)
 
-    def loss_divisor(self, rows: Rows) -> float:
+    def batch(self, rows: Rows) -> Batch:
+        batch, share = self.network.collate(self.tokens, rows), self.shares(rows)
+        if share is None:
+            return batch
+        return replace(batch, share=torch.from_numpy(share).to(self.network.device))
+
+    def shares(self, rows: Rows) -> np.ndarray[Any, Any] | None:
+        """What each row counts in the loss: one for a text, over its windows. None where every text is one row."""
+        if self.tokens.texts is None:
+            return None
+        return (1.0 / self.tokens.windows(self.tokens.text_of(rows))).astype(np.float32)
+
+    def loss_divisor(self, texts: Rows) -> float:
         assert self.tokens.labels is not None
-        return self.loss.loss_divisor(self.tokens.labels[rows])
+        return self.loss.loss_divisor(self.tokens.labels[texts])
 
     def nothing_to_compare(self, rows: Rows) -> bool:
-        return self.loss.contrastive > 0 and not has_pairs(np.asarray(self.tokens.labels)[rows])
+        return self.loss.contrastive > 0 and not has_pairs(np.asarray(self.tokens.labels)[self.tokens.text_of(rows)])

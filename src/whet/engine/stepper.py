@@ -84,12 +84,12 @@ class Stepper:
         self.window = StepTotals.empty(self.hardware.device)
 
     def __call__(self, step: int, feed: BatchSource, rows: Rows, share: Rows, rate: float) -> None:
-        """Step number `step`, counted from 0, on `rows`; this process computes `share` of them."""
+        """Step number `step`, counted from 0, on the texts `rows`; this process computes `share` of them."""
         whole = feed.loss_divisor(rows)
         seed_step(self.seed, step, self.rank)
         self.model.train()
         loss = torch.zeros((), device=self.hardware.device)
-        for micro, (part, divisor) in enumerate(self.parts(rows, share, whole)):
+        for micro, (part, divisor) in enumerate(self.parts(rows, feed.rows(share), whole)):
             loss += self.backward(feed.batch(part), divisor, step=step, micro=micro)
         if self.synchronized is not None:
             # Every process divided by the divisor of the whole step: the sum is what one process would have computed.
@@ -105,7 +105,7 @@ class Stepper:
         self.window.steps += 1
         self.window.rows += len(rows)
         for rank in range(self.world):
-            parts = split(rank_slice(rows, rank, self.world), self.micro_rows)
+            parts = split(feed.rows(rank_slice(rows, rank, self.world)), self.micro_rows)
             self.window.uncompared += sum(feed.nothing_to_compare(part) for part in parts)
 
     def parts(self, rows: Rows, share: Rows, divisor: float) -> Sequence[tuple[Rows, float]]:

@@ -53,6 +53,8 @@ def evaluate_model(
                 **answer.scores,
             },
         }
+    if line := predictor.unread_line():
+        echo(line)
     strange = [label for counts in examples.origin.get("unseen_labels", {}).values() for label in counts]
     if not results and strange:
         raise DataError(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from whet.errors import ArtifactError, DataError, EnvironmentFault, missing_extra
+from whet.errors import ArtifactError, DataError, EnvironmentFault, UsageError, missing_extra
 from whet.metrics.intervals import Paired, paired
 from whet.metrics.scores import MAIN_METRIC, evidence, higher_is_better, predicted
 from whet.runs.folder import RunFolder, sum_of
@@ -81,6 +81,11 @@ def export_onnx(run: Path | str, output: Path, *, int8: bool = False, accept: bo
     folder = RunFolder.open(run)
     _refuse_foreign(output)
     predictor = Predictor(run, device="cpu", precision="float32")
+    if predictor.long != "head":
+        raise UsageError(
+            f"The model was trained with --long {predictor.long}, and an export reads the head of a text.",
+            "Train without --long to export, or answer with whet serve.",
+        )
     answers = read_answers(folder, "validation", predictor.task.kind, predictor.task.labels)
     if answers is None:
         raise DataError(

@@ -57,7 +57,7 @@ class Predictor:
     ) -> None:
         from whet.data.tokens.table import TextTokenizer
         from whet.engine.dispatch import choose_network
-        from whet.models.pretrained import length_limit, load_saved
+        from whet.models.pretrained import length_limit, load_saved, marked_long
         from whet.utils.device import choose_hardware
 
         self._made_with = {"device": device, "precision": precision, "trust_remote_code": trust_remote_code}
@@ -86,13 +86,26 @@ class Predictor:
         self.hardware = choose_hardware(device, precision)
         self.network = choose_network(model, self.hardware)
         self.max_length = length_limit(self.tokenizer, model.config, data.get("max_length"))
-        self._tokenize = TextTokenizer(self.tokenizer, self.max_length)
+        self.long = marked_long(model.config)
+        """What is read of a longer text: its `head`, `head-tail`, or all of it in `windows`."""
+        self._tokenize = TextTokenizer(self.tokenizer, self.max_length, self.long)
         self._turn = threading.Lock()
         self._kind = str(model.config.model_type)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies for other processes load the model again from its folder: only the path goes there."""
         return _loaded, (str(self.path.resolve()), self._made_with)
+
+    def unread_line(self) -> str:
+        """How much of the texts so far was cut off, in words; empty where it is little."""
+        from whet.data.audit.tokenizer_fit import MUCH_UNREAD
+
+        if self._tokenize.unread <= MUCH_UNREAD:
+            return ""
+        return (
+            f"{self._tokenize.unread:.0%} of the text is not read, for the model reads {self.max_length:,} tokens "
+            "(train with --long windows to read all of it)."
+        )
 
     def __repr__(self) -> str:
         names = self.task.labels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from whet.data.examples import Examples
 from whet.data.tokens.bare_tokenizer import bare_tokenizer
 from whet.data.tokens.encoders import Encoder, FastEncoder, choose_encoder
 from whet.data.tokens.facts import Alphabet, TokenFacts, token_facts
-from whet.data.tokens.table import Tokens, Truncation
+from whet.data.tokens.pieces import Long
+from whet.data.tokens.table import tokens_of
 
 SAMPLE_ROWS = 2000
 SAMPLE_BYTES = 4_000_000
@@ -45,8 +47,8 @@ def as_read(report: Audit, examples: Examples, config: ModelConfig) -> Audit:
     for name, split in examples.rows.items():
         rows = _sample(split)
         if len(rows):
-            facts[name] = _facts(rows, tokenizer, alphabet, limit, sampled=len(rows) < len(split))
-    return with_tokens(report, facts, config.model, limit)
+            facts[name] = _facts(rows, tokenizer, alphabet, limit, config.long, sampled=len(rows) < len(split))
+    return with_tokens(report, facts, config.model, limit, config.long)
 
 
 def _loaded(config: ModelConfig) -> tuple[Any, Any]:
@@ -68,7 +70,7 @@ def _sample(split: SplitRows) -> SplitRows:
     return SplitRows(table.take(np.sort(keep[: max(fits, 1)])))
 
 
-def _facts(rows: SplitRows, tokenizer: Any, alphabet: Alphabet, limit: int, *, sampled: bool) -> TokenFacts:
+def _facts(rows: SplitRows, tokenizer: Any, alphabet: Alphabet, limit: int, long: Long, *, sampled: bool) -> TokenFacts:
     import pyarrow as pa
 
     first, second = (
@@ -77,10 +79,9 @@ def _facts(rows: SplitRows, tokenizer: Any, alphabet: Alphabet, limit: int, *, s
         else None
         for name in ("text", "pair")
     )
-    encoder: Encoder | None = FastEncoder.of(tokenizer, limit, pairs=second is not None)
-    if encoder is None:
-        encoder = choose_encoder(tokenizer, first, second, limit)
-    chunk = encoder(first, second).never_empty(alphabet.unknown or 0)
-    offsets = np.concatenate([[0], np.cumsum(chunk.lengths)]).astype(np.int64)
-    tokens = Tokens(chunk.ids, offsets, chunk.types, None, Truncation().plus(chunk), "")
+    fast = FastEncoder.of(tokenizer, limit, pairs=second is not None)
+    encoder: Encoder = (
+        choose_encoder(tokenizer, first, second, limit, long) if fast is None else replace(fast, long=long)
+    )
+    tokens = tokens_of(encoder(first, second).never_empty(alphabet.unknown or 0))
     return token_facts(tokens, rows, alphabet, sampled=sampled)

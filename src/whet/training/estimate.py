@@ -78,7 +78,9 @@ def _seconds_of(job: Job, row_seconds: float) -> float:
     steps, config = job.plan.total_steps, job.prepared.config
     evaluations = sum(job.plan.evaluate(step) for step in range(1, steps + 1))
     measured = min(config.evaluate.probe_rows, len(job.feed.tokens)) + len(job.prepared.tokens.get("validation", ()))
-    return (steps * job.feed.order.batch_size + evaluations * measured * FORWARD_SHARE) * row_seconds
+    tokens = job.feed.tokens
+    windows = len(tokens.row_lengths) / max(1, len(tokens))
+    return (steps * job.feed.order.batch_size + evaluations * measured * FORWARD_SHARE) * windows * row_seconds
 
 
 def _shorter(job: Job, seconds: float, row_seconds: float) -> str:
@@ -112,7 +114,7 @@ def require_disk(path: Path, needed: Estimate) -> None:
 def _seconds_per_row(job: Job) -> float:
     """Smaller micro-batches where one does not fit, but only here: training itself finds out, and says so."""
     stepper, whole = job.stepper, job.stepper.micro_rows
-    rows = job.feed.order.batch(0, 0)[:whole]
+    rows = job.feed.rows(job.feed.order.batch(0, 0))[:whole]
     job.network.model.train()
     try:
         while True:

@@ -50,6 +50,7 @@ def describe_run(folder: RunFolder, job: Job, folds: Array | None = None) -> Non
             "rows": {name: len(tokens) for name, tokens in prepared.tokens.items()},
             "tokens": {name: tokens.fingerprint for name, tokens in prepared.tokens.items()},
             "max_length": prepared.max_length,
+            "long": prepared.config.model.long,
             "truncation": {name: dataclasses.asdict(tokens.truncation) for name, tokens in prepared.tokens.items()},
             "audit": prepared.audit.as_dict(),
             **({} if folds is None else {"folds": [int(count) for count in folds]}),
@@ -101,6 +102,7 @@ def start_record(job: Job) -> Start:
         evaluations=sum(job.plan.evaluate(step) for step in range(1, job.plan.total_steps + 1)),
         overlap=job.prepared.audit.overlap.get("validation", 0.0),
         unknown=job.prepared.audit.tokens.get("unknown", 0.0),
+        unread=job.prepared.audit.tokens.get("unread", 0.0),
         time=now(),
     )
 

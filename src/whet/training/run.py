@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from whet.config import Config, to_toml
 from whet.distributed.environment import require_several, several_processes
 from whet.distributed.group import DistributedContext
-from whet.errors import Interrupted, WhetError
+from whet.errors import Interrupted, UsageError, WhetError
 from whet.runs.folder import CONFIG, RunFolder
 from whet.runs.report.html import write_report_quietly
 from whet.training.recipe import MINILM_WIDTH, follow_recipe, pooling_for, refuse_contrastive, resolve_folds
@@ -41,6 +41,7 @@ def train_run(
     available(config.run.report_to)
     if config.train.shard:
         require_several()
+        _refuse_sharded_windows(config)
     refuse_impossible(config.train.device)
     with Interrupts(config.run.max_minutes) as interrupts:
         ranks = _join(config.train.device)
@@ -121,6 +122,14 @@ def _train_on_rank(
             tracks.append(track)
             training.run(resuming=resuming, changed=changed)
     return folder
+
+
+def _refuse_sharded_windows(config: Config) -> None:
+    if config.model.long == "windows":
+        raise UsageError(
+            "--long is 'windows', and with --shard all processes must compute as many rows, which windows are not.",
+            "Leave one of them out, or take --long head-tail.",
+        )
 
 
 def _refuse_changes(config: Config, fingerprint: str, accept: bool) -> None:

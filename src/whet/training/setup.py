@@ -199,6 +199,7 @@ def make_tokens(
             max_length=limit,
             task=examples.task,
             cache=cache_root(),
+            long=config.model.long,
             on_progress=tick,
             echo=echo,
         )
@@ -216,7 +217,7 @@ def _as_read(
 
     alphabet = Alphabet.of(tokenizer)
     facts = {name: token_facts(found, examples.rows[name], alphabet) for name, found in tokens.items()}
-    return with_tokens(report, facts, config.model.model, limit)
+    return with_tokens(report, facts, config.model.model, limit, config.model.long)
 
 
 def make_job(

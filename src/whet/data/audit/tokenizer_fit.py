@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from whet.data.audit.audit import ERROR, NOTE, SEVERITIES, WARNING, Audit, Finding
 from whet.data.tokens.facts import TokenFacts
+from whet.data.tokens.pieces import Long
 
 FEW_UNKNOWN = 0.03
 """Share of unknown tokens from which on it is worth a warning: names and signs make up less."""
@@ -17,16 +18,26 @@ OFTEN_SAME = 0.01
 MULTILINGUAL = "intfloat/multilingual-e5-small"
 
 
-def with_tokens(report: Audit, facts: Mapping[str, TokenFacts], model: str, max_length: int) -> Audit:
+def with_tokens(
+    report: Audit, facts: Mapping[str, TokenFacts], model: str, max_length: int, long: Long = "head"
+) -> Audit:
     """The same audit with what this model's tokenizer makes of the texts."""
     splits = {}
     for name, found in facts.items():
         means = [words.get("mean", 0.0) for words in report.splits[name]["words"].values()]
         splits[name] = found.as_dict(sum(means))
     total, strange = sum(each.tokens for each in facts.values()), sum(each.unknown for each in facts.values())
+    cut = sum(each.cut_tokens for each in facts.values())
     findings = [*report.findings, *_unknown(facts, model), *_too_long(facts, max_length), *_same(facts, model)]
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    tokens = {"model": model, "max_length": max_length, "unknown": round(strange / max(total, 1), 4), "splits": splits}
+    tokens = {
+        "model": model,
+        "max_length": max_length,
+        "long": long,
+        "unknown": round(strange / max(total, 1), 4),
+        "unread": round(cut / max(cut + total, 1), 4),
+        "splits": splits,
+    }
     return dataclasses.replace(report, findings=tuple(findings), tokens=tokens)
 
 
@@ -55,18 +66,35 @@ def _unknown(facts: Mapping[str, TokenFacts], model: str) -> Iterable[Finding]:
 
 def _too_long(facts: Mapping[str, TokenFacts], max_length: int) -> Iterable[Finding]:
     for name, found in facts.items():
+        if found.window_rows:
+            yield _in_windows(name, found, max_length)
         if not found.cut_rows:
             continue
         share = found.cut_rows / found.rows
-        rows = f"1 {name} row" if found.cut_rows == 1 else f"{found.cut_rows:,} {name} rows"
+        rows = _rows(found.cut_rows, name)
         yield Finding(
             WARNING if share > OFTEN_CUT or found.unread > MUCH_UNREAD else NOTE,
             "too-long",
             found.cut_rows,
             f"More than {max_length} tokens, and cut: {rows} ({share:.1%}){_scope([found])}; "
-            f"{_percent(found.unread)} of the text is not read.",
-            "Raise --max-length if the model can read more, or choose one that does.",
+            f"{_percent(found.unread)} of the text is not read (--long windows).",
+            "Read all of it: --long windows. Or raise --max-length, if the model can read more.",
         )
+
+
+def _in_windows(name: str, found: TokenFacts, max_length: int) -> Finding:
+    share, rows = found.window_rows / found.rows, _rows(found.window_rows, name)
+    return Finding(
+        NOTE,
+        "too-long",
+        found.window_rows,
+        f"More than {max_length} tokens, and read in {found.windows:,} windows: {rows} ({share:.1%}){_scope([found])}.",
+        "Reading and training take as much longer as there are more windows than rows.",
+    )
+
+
+def _rows(count: int, split: str) -> str:
+    return f"1 {split} row" if count == 1 else f"{count:,} {split} rows"
 
 
 def _percent(share: float) -> str:

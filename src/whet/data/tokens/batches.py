@@ -131,7 +131,7 @@ def pad(tokens: Tokens, rows: Rows, *, pad_id: int, multiple: int = 1, pad_type:
         batch["token_type_ids"] = rectangle(tokens.types, pad_type)
     batch["attention_mask"] = filled.astype(np.int64)
     if tokens.labels is not None:
-        batch["labels"] = tokens.labels[rows]
+        batch["labels"] = tokens.labels[tokens.text_of(rows)]
     return batch
 
 
@@ -159,7 +159,7 @@ def pack(tokens: Tokens, rows: Rows) -> Packed:
         token_type_ids=None if tokens.types is None else tokens.types.take(where).astype(np.int64),
         cu_seqlens=ends,
         max_length=int(lengths.max(initial=0)),
-        labels=None if tokens.labels is None else tokens.labels[rows],
+        labels=None if tokens.labels is None else tokens.labels[tokens.text_of(rows)],
     )
 
 

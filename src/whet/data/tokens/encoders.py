@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from whet.data.tokens.pieces import Long, choose_pieces
 from whet.data.tokens.words import Flat, WordEncoder, cut_of, places
 from whet.errors import UsageError
 
@@ -34,6 +35,8 @@ class Encoded:
     types: NDArray[np.uint8] | None
     cut_first: Counts
     cut_second: Counts
+    windows: Counts | None = None
+    """Rows of each text; None where each has one."""
 
     def never_empty(self, token: int) -> Encoded:
         """With this token in rows that have none, as a blank one has without special tokens: models read something."""
@@ -51,15 +54,25 @@ class Encoder(Protocol):
     def __call__(self, first: Any, second: Any | None) -> Encoded: ...
 
 
-def choose_encoder(tokenizer: Any, first: Any, second: Any | None, max_length: int) -> Encoder:
-    """The fast way if it gives what the tokenizer gives on rows of this chunk; otherwise the tokenizer."""
-    call = CallingEncoder(tokenizer, max_length)
-    fast = FastEncoder.of(tokenizer, max_length, pairs=second is not None)
-    if fast is None:
-        return call
+def choose_encoder(tokenizer: Any, first: Any, second: Any | None, max_length: int, long: Long = "head") -> Encoder:
+    """The fast way if it gives what the tokenizer gives on rows of this chunk; otherwise the tokenizer.
+
+    What is not the head of a text no tokenizer gives by itself: it is put together from the tokenizer's own tokens.
+    """
+    call, pairs = CallingEncoder(tokenizer, max_length), second is not None
+    fast = FastEncoder.of(tokenizer, max_length, pairs=pairs)
+    slow = None if long == "head" else FastEncoder.calling(tokenizer, max_length, pairs=pairs)
     rows = _sample(first)
     sample = first.take(rows), None if second is None else second.take(rows)
-    return fast if _same(fast(*sample), call(*sample)) else call
+    for each in (fast, slow):
+        if each is not None and _same(each(*sample), call(*sample)):
+            return replace(each, long=long)
+    if long == "head":
+        return call
+    raise UsageError(
+        f"--long is {long!r}, and this model's tokenizer puts rows together in a way of its own.",
+        "Leave --long out: the head of each text is read.",
+    )
 
 
 def _sample(texts: Any) -> Any:
@@ -137,15 +150,48 @@ def _plain(backend: Any, text: str) -> list[int]:
     return list(backend.encode(text, add_special_tokens=False).ids)
 
 
+def called_frame(tokenizer: Any, pairs: bool) -> Frame | None:
+    """The frame of any tokenizer, read off what a call gives; None where the texts are not found in it."""
+    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
+    found = tokenizer("a", "a" if pairs else None, verbose=False)
+    ids, kinds = found["input_ids"], found.get("token_type_ids") or [0] * len(found["input_ids"])
+    frame_ids: list[tuple[int, ...]] = []
+    frame_types: list[tuple[int, ...]] = []
+    text_types: list[int] = []
+    before = 0
+    for _ in range(1 + pairs):
+        at = next((at for at in range(before, len(ids)) if plain and ids[at : at + len(plain)] == plain), None)
+        if at is None:
+            return None
+        frame_ids.append(tuple(ids[before:at]))
+        frame_types.append(tuple(kinds[before:at]))
+        text_types.append(kinds[at])
+        before = at + len(plain)
+    return Frame((*frame_ids, tuple(ids[before:])), (*frame_types, tuple(kinds[before:])), tuple(text_types))
+
+
+@dataclass(frozen=True)
+class CalledWords:
+    """The tokens of texts without special ones, by calling the tokenizer."""
+
+    call: CallingEncoder
+
+    def __call__(self, texts: Any) -> Flat:
+        return self.call.plain(texts)
+
+
 @dataclass(frozen=True)
 class FastEncoder:
     """The Rust tokenizer on distinct words; frame and truncation with numpy, for a whole chunk at once."""
 
-    encode: WordEncoder
+    encode: WordEncoder | CalledWords
     frame: Frame
     max_length: int
     with_types: bool
     from_left: bool
+    long: Long = "head"
+    odd_to_first: bool = False
+    """Which text of a pair keeps an odd token; see `longest_first`."""
 
     @classmethod
     def of(cls, tokenizer: Any, max_length: int, *, pairs: bool) -> FastEncoder | None:
@@ -153,34 +199,50 @@ class FastEncoder:
         frame = None if backend is None else frame_of(backend, pairs)
         if backend is None or frame is None:
             return None
-        if max_length <= frame.size:
-            raise UsageError(
-                f"max_length is {max_length}, and this model's special tokens alone take {frame.size}.",
-                f"It must be at least {frame.size + 1 + pairs}.",
-            )
+        _require_room(max_length, frame, pairs)
         left = tokenizer.truncation_side == "left"
         return cls(WordEncoder(backend, cut_of(backend.to_str())), frame, max_length, has_types(tokenizer), left)
+
+    @classmethod
+    def calling(cls, tokenizer: Any, max_length: int, *, pairs: bool) -> FastEncoder | None:
+        """The same with the tokens of any tokenizer, which is called for them."""
+        frame = called_frame(tokenizer, pairs)
+        if frame is None:
+            return None
+        _require_room(max_length, frame, pairs)
+        return cls(
+            CalledWords(CallingEncoder(tokenizer, max_length)),
+            frame,
+            max_length,
+            has_types(tokenizer),
+            from_left=tokenizer.truncation_side == "left",
+            odd_to_first=not tokenizer.is_fast,
+        )
 
     def __call__(self, first: Any, second: Any | None) -> Encoded:
         texts = self._encode(first, second)
         room = self.max_length - self.frame.size
-        kept = longest_first([text.lengths for text in texts], room)
-        lengths = sum(kept, np.full(len(first), self.frame.size, np.int64))
+        whole = [text.lengths for text in texts]
+        kept = longest_first(whole, room, odd_to_first=self.odd_to_first)
+        pieces = choose_pieces(whole, kept, self.long, from_left=self.from_left)
+        lengths = sum(kept, np.full(len(first), self.frame.size, np.int64))[pieces.owner]
         total = int(lengths.sum())
         ids = np.empty(total, np.int32)
         types = np.empty(total, np.uint8) if self.with_types else None
         at = np.cumsum(lengths) - lengths
         for part, (specials, kinds) in enumerate(zip(self.frame.ids, self.frame.types, strict=True)):
             if part:
-                kind_of_text = self.frame.text_types[part - 1]
-                at = self._place(texts[part - 1], kept[part - 1], at, ids, types, kind_of_text)
+                text, kind_of_text = texts[part - 1], self.frame.text_types[part - 1]
+                for start, count in pieces.parts[part - 1]:
+                    at = _place(text, text.starts[pieces.owner] + start, count, at, ids, types, kind_of_text)
             for special, kind in zip(specials, kinds, strict=True):
                 ids[at] = special
                 if types is not None:
                     types[at] = kind
                 at = at + 1
-        cuts = [text.lengths - keep for text, keep in zip(texts, kept, strict=True)]
-        return Encoded(ids, lengths, types, cuts[0], cuts[1] if len(cuts) > 1 else np.zeros_like(cuts[0]))
+        nothing = np.zeros(len(first), np.int64)
+        cuts = [nothing if self.long == "windows" else text - keep for text, keep in zip(whole, kept, strict=True)]
+        return Encoded(ids, lengths, types, cuts[0], cuts[1] if len(cuts) > 1 else nothing, pieces.windows)
 
     def _encode(self, first: Any, second: Any | None) -> list[Flat]:
         import pyarrow as pa
@@ -192,16 +254,24 @@ class FastEncoder:
         rows, tokens = len(first), int(both.lengths[: len(first)].sum())
         return [Flat(both.ids[:tokens], both.lengths[:rows]), Flat(both.ids[tokens:], both.lengths[rows:])]
 
-    def _place(
-        self, text: Flat, kept: Counts, at: Counts, ids: NDArray[Any], types: NDArray[Any] | None, kind: int
-    ) -> Counts:
-        """Copy what is kept of one text to where it belongs in every row; returns the places behind it."""
-        starts = text.starts + (text.lengths - kept if self.from_left else 0)
-        target = places(at, kept)
-        ids[target] = text.ids.take(places(starts, kept))
-        if types is not None:
-            types[target] = kind
-        return at + kept
+
+def _require_room(max_length: int, frame: Frame, pairs: bool) -> None:
+    if max_length <= frame.size:
+        raise UsageError(
+            f"max_length is {max_length}, and this model's special tokens alone take {frame.size}.",
+            f"It must be at least {frame.size + 1 + pairs}.",
+        )
+
+
+def _place(
+    text: Flat, starts: Counts, count: Counts, at: Counts, ids: NDArray[Any], types: NDArray[Any] | None, kind: int
+) -> Counts:
+    """Copy a part of one text to where it belongs in every row; returns the places behind it."""
+    target = places(at, count)
+    ids[target] = text.ids.take(places(starts, count))
+    if types is not None:
+        types[target] = kind
+    return at + count
 
 
 def longest_first(lengths: list[Counts], room: int, *, odd_to_first: bool = False) -> list[Counts]:
@@ -252,9 +322,14 @@ class CallingEncoder:
         types = None if kinds is None else np.fromiter(chain.from_iterable(kinds), np.uint8, len(ids))
         return Encoded(ids, lengths, types, *self._cuts(first, second))
 
+    def plain(self, texts: Any) -> Flat:
+        """The tokens of texts without special ones, uncut."""
+        rows, _ = self._call(texts, None, add_special_tokens=False)
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        return Flat(np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum())), lengths)
+
     def _cuts(self, first: Any, second: Any | None) -> tuple[Counts, Counts]:
-        sides = [self._call(side, None, add_special_tokens=False)[0] for side in (first, second) if side is not None]
-        whole = [np.fromiter(map(len, side), np.int64, len(side)) for side in sides]
+        whole = [self.plain(side).lengths for side in (first, second) if side is not None]
         room = self.max_length - self.tokenizer.num_special_tokens_to_add(pair=second is not None)
         kept = longest_first(whole, room, odd_to_first=not self.tokenizer.is_fast)
         cuts = [before - after for before, after in zip(whole, kept, strict=True)]

@@ -48,6 +48,10 @@ class TokenFacts:
     """Rows in which nothing else is read."""
     cut_rows: int = 0
     cut_tokens: int = 0
+    window_rows: int = 0
+    """Rows that are read in several windows."""
+    windows: int = 0
+    """How many windows those are."""
     same: int = 0
     """Different texts whose tokens are those of another one."""
     same_places: tuple[int, ...] = ()
@@ -70,6 +74,8 @@ class TokenFacts:
             "unknown_rows": self.unknown_rows,
             "cut_rows": self.cut_rows,
             "unread": round(self.unread, 4),
+            "window_rows": self.window_rows,
+            "windows": self.windows,
             "same": self.same,
             "sampled": self.sampled,
         }
@@ -77,18 +83,19 @@ class TokenFacts:
 
 def token_facts(tokens: Tokens, split: SplitRows, alphabet: Alphabet, *, sampled: bool = False) -> TokenFacts:
     """Looks at every token once; `split` has the rows that the tokens were made of."""
-    read, unknown, unknown_rows = 0, 0, 0
+    read, unknown, unknown_rows, texts_begin = 0, 0, 0, tokens.begins
     kinds = _kinds(alphabet)
-    for start, end in _row_blocks(tokens.offsets):
-        ids = np.asarray(tokens.ids[tokens.offsets[start] : tokens.offsets[end]])
+    for start, end in _row_blocks(texts_begin):
+        ids = np.asarray(tokens.ids[texts_begin[start] : texts_begin[end]])
         found = kinds.take(ids, mode="clip")
-        begins = tokens.offsets[start:end] - tokens.offsets[start]
+        begins = texts_begin[start:end] - texts_begin[start]
         texts = np.add.reduceat((found != FRAME).astype(np.int64), begins)
         strange = np.add.reduceat((found == UNKNOWN).astype(np.int64), begins)
         read, unknown = read + int(texts.sum()), unknown + int(strange.sum())
         unknown_rows += int(((strange == texts) & (strange > 0)).sum())
     same, places = _same(tokens, split)
     cut = tokens.truncation
+    windows = tokens.windows(np.arange(len(tokens), dtype=np.int64))
     return TokenFacts(
         rows=len(tokens),
         tokens=read,
@@ -96,6 +103,8 @@ def token_facts(tokens: Tokens, split: SplitRows, alphabet: Alphabet, *, sampled
         unknown_rows=unknown_rows,
         cut_rows=cut.rows,
         cut_tokens=cut.tokens,
+        window_rows=int((windows > 1).sum()),
+        windows=int(windows[windows > 1].sum()),
         same=same,
         same_places=places,
         sampled=sampled,
@@ -131,7 +140,7 @@ def _same(tokens: Tokens, split: SplitRows) -> tuple[int, tuple[int, ...]]:
     if rows < 2:
         return 0, ()
     parts = []
-    for start, end in _row_blocks(tokens.offsets[: rows + 1]):
+    for start, end in _row_blocks(tokens.begins[: rows + 1]):
         parts.append(_row_hashes(tokens, start, end))
     hashes = np.concatenate(parts)
     _, group, size = np.unique(hashes, return_inverse=True, return_counts=True)
@@ -151,8 +160,9 @@ def _same(tokens: Tokens, split: SplitRows) -> tuple[int, tuple[int, ...]]:
 
 def _row_hashes(tokens: Tokens, start: int, end: int) -> NDArray[np.uint64]:
     """A 64-bit number a row that goes by its tokens and their places."""
-    offsets = tokens.offsets[start : end + 1] - tokens.offsets[start]
-    ids = np.asarray(tokens.ids[tokens.offsets[start] : tokens.offsets[end]]).astype(np.uint64)
+    begins = tokens.begins[start : end + 1]
+    offsets = begins - begins[0]
+    ids = np.asarray(tokens.ids[begins[0] : begins[-1]]).astype(np.uint64)
     place = np.arange(len(ids)) - np.repeat(offsets[:-1], np.diff(offsets))
     mixed = ids + place.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):

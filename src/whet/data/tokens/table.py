@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from whet.data.cache import Echo, fingerprint, get_or_build
 from whet.data.tokens.array_files import ArrayWriter, forget_pages, open_array
 from whet.data.tokens.encoders import Encoded, choose_encoder, has_types, token_for_nothing
+from whet.data.tokens.pieces import Long
+from whet.data.tokens.words import places
 
 if TYPE_CHECKING:
     from whet.data.example_files import SplitRows
@@ -59,40 +61,82 @@ class Truncation:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Rows one after another: row i is `ids[offsets[i]:offsets[i + 1]]`."""
+    """Rows one after another: row i is `ids[offsets[i]:offsets[i + 1]]`.
+
+    A text (or a pair) is one row, or several where long texts are read in windows. Labels, lengths and everything that
+    is said of a split go by texts; only what the model computes on goes by rows.
+    """
 
     ids: NDArray[np.int32]
     offsets: NDArray[np.int64]
     types: NDArray[np.uint8] | None
     labels: NDArray[Any] | None
-    """int64 [n], or float32 [n, k] (multilabel) or [n] (regression); None where any row is unlabelled."""
+    """int64 [n], or float32 [n, k] (multilabel) or [n] (regression); None where any text is unlabelled."""
     truncation: Truncation
     fingerprint: str
+    texts: NDArray[np.int64] | None = None
+    """Text i is the rows from `texts[i]` to `texts[i + 1]`; None where every text is one row."""
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.begins) - 1
+
+    @property
+    def begins(self) -> NDArray[np.int64]:
+        """Where the tokens of each text begin, and where the last one's end."""
+        return self.offsets if self.texts is None else self.offsets[self.texts]
 
     @property
     def lengths(self) -> NDArray[np.int64]:
+        """Tokens that are read of each text, those twice that stand in two windows."""
+        return np.diff(self.begins)
+
+    @property
+    def row_lengths(self) -> NDArray[np.int64]:
         return np.diff(self.offsets)
 
     def row(self, index: int) -> NDArray[np.int32]:
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
 
-    def taken(self, rows: NDArray[np.int64]) -> Tokens:
-        """Only these rows, in this order."""
-        lengths = self.lengths[rows]
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        places = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
+    def rows_of(self, texts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rows of these texts, text after text."""
+        if self.texts is None:
+            return texts
+        starts = self.texts[texts]
+        return places(starts, self.texts[texts + 1] - starts)
+
+    def text_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The text of each of these rows."""
+        return rows if self.texts is None else np.searchsorted(self.texts, rows, side="right") - 1
+
+    def windows(self, texts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many rows each of these texts has."""
+        return np.ones(len(texts), np.int64) if self.texts is None else self.texts[texts + 1] - self.texts[texts]
+
+    def taken(self, texts: NDArray[np.int64]) -> Tokens:
+        """Only these texts, in this order."""
+        rows, windows = self.rows_of(texts), self.windows(texts)
+        where = places(self.offsets[rows], self.row_lengths[rows])
         return dataclasses.replace(
             self,
-            ids=self.ids[places],
-            offsets=offsets,
-            types=None if self.types is None else self.types[places],
-            labels=None if self.labels is None else self.labels[rows],
+            ids=self.ids[where],
+            offsets=_ends(self.row_lengths[rows]),
+            types=None if self.types is None else self.types[where],
+            labels=None if self.labels is None else self.labels[texts],
             truncation=Truncation(),
-            fingerprint=fingerprint(self.fingerprint, np.ascontiguousarray(rows).data),
+            fingerprint=fingerprint(self.fingerprint, np.ascontiguousarray(texts).data),
+            texts=None if self.texts is None else _ends(windows),
         )
+
+
+def _ends(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where parts of these sizes begin, one after another, and where the last one ends."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+
+
+def tokens_of(chunk: Encoded) -> Tokens:
+    """Rows in memory as a table without labels."""
+    texts = None if chunk.windows is None else _ends(chunk.windows)
+    return Tokens(chunk.ids, _ends(chunk.lengths), chunk.types, None, Truncation().plus(chunk), "", texts)
 
 
 def tokenize(
@@ -102,6 +146,7 @@ def tokenize(
     max_length: int,
     task: Task,
     cache: Path | None,
+    long: Long = "head",
     on_progress: Progress | None = None,
     echo: Echo = lambda line: None,
 ) -> Tokens:
@@ -113,11 +158,12 @@ def tokenize(
     """
     tick = on_progress or (lambda rows: None)
     labels = _labels(split, task)
-    key = fingerprint(FORMAT, tokenizer_fingerprint(tokenizer), max_length, text_fingerprint(split, lambda: tick(0)))
+    how = (max_length,) if long == "head" else (max_length, long)
+    key = fingerprint(FORMAT, tokenizer_fingerprint(tokenizer), *how, text_fingerprint(split, lambda: tick(0)))
     marked = fingerprint(key, task.kind, b"" if labels is None else np.ascontiguousarray(labels).data)
 
     def build(folder: Path) -> None:
-        _write(folder, split, tokenizer, max_length, tick)
+        _write(folder, split, tokenizer, max_length, long, tick)
 
     if cache is None:
         # The maps outlive the files' names; where they cannot, the folder is left to the system.
@@ -148,9 +194,10 @@ class TextTokenizer:
     Several threads may call it; they take turns.
     """
 
-    def __init__(self, tokenizer: Any, max_length: int) -> None:
-        self._tokenizer, self._max_length = tokenizer, max_length
+    def __init__(self, tokenizer: Any, max_length: int, long: Long = "head") -> None:
+        self._tokenizer, self._max_length, self._long = tokenizer, max_length, long
         self._encoders: dict[bool, Any] = {}
+        self._read = self._cut = 0
         self._turn = threading.Lock()
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Tokens:
@@ -170,11 +217,17 @@ class TextTokenizer:
             backwards = pa.array(_TRIED[::-1], pa.large_string())
             beside = None if second is None else pa.concat_arrays([backwards, second])
             self._encoders[kind] = choose_encoder(
-                self._tokenizer, pa.concat_arrays([tried, first]), beside, self._max_length
+                self._tokenizer, pa.concat_arrays([tried, first]), beside, self._max_length, self._long
             )
-        chunk = self._encoders[kind](first, second).never_empty(token_for_nothing(self._tokenizer))
-        offsets = np.concatenate([[0], np.cumsum(chunk.lengths)]).astype(np.int64)
-        return Tokens(chunk.ids, offsets, chunk.types, None, Truncation().plus(chunk), "")
+        tokens = tokens_of(self._encoders[kind](first, second).never_empty(token_for_nothing(self._tokenizer)))
+        frame = self._tokenizer.num_special_tokens_to_add(pair=kind) * len(tokens.row_lengths)
+        self._read, self._cut = self._read + len(tokens.ids) - frame, self._cut + tokens.truncation.tokens
+        return tokens
+
+    @property
+    def unread(self) -> float:
+        """Share of all text so far that was cut off."""
+        return self._cut / max(1, self._cut + self._read)
 
 
 def text_fingerprint(split: SplitRows, tick: Callable[[], None] = lambda: None) -> str:
@@ -214,26 +267,32 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
     return fingerprint(settings, transformers.__version__, files)
 
 
-def _write(folder: Path, split: SplitRows, tokenizer: Any, max_length: int, tick: Progress) -> None:
+def _write(folder: Path, split: SplitRows, tokenizer: Any, max_length: int, long: Long, tick: Progress) -> None:
     encoder = None
     truncation, rows = Truncation(), 0
     with (
         ArrayWriter(folder / "ids.npy", np.int32) as ids,
         ArrayWriter(folder / "types.npy", np.uint8) as types,
         ArrayWriter(folder / "offsets.npy", np.int64) as offsets,
+        ArrayWriter(folder / "texts.npy", np.int64) as texts,
     ):
         offsets.append(np.zeros(1, np.int64))
+        texts.append(np.zeros(1, np.int64))
+        windows = 0
         for first, *rest in _chunks(split):
             second = rest[0] if rest else None
-            encoder = encoder or choose_encoder(tokenizer, first, second, max_length)
+            encoder = encoder or choose_encoder(tokenizer, first, second, max_length, long)
             chunk = encoder(first, second).never_empty(token_for_nothing(tokenizer))
             offsets.append(ids.count + np.cumsum(chunk.lengths))
             ids.append(chunk.ids)
             if chunk.types is not None:
                 types.append(chunk.types)
+            if chunk.windows is not None:
+                texts.append(windows + np.cumsum(chunk.windows))
+                windows += len(chunk.lengths)
             truncation, rows = truncation.plus(chunk), rows + len(first)
             tick(rows)
-    about = {"types": has_types(tokenizer), "ledger": dataclasses.asdict(truncation)}
+    about = {"types": has_types(tokenizer), "windows": windows > 0, "ledger": dataclasses.asdict(truncation)}
     (folder / "tokens.json").write_text(json.dumps(about), encoding="utf-8")
 
 
@@ -246,6 +305,7 @@ def _read(folder: Path, labels: NDArray[Any] | None, marked: str) -> Tokens:
         labels=labels,
         truncation=Truncation(**about["ledger"]),
         fingerprint=marked,
+        texts=open_array(folder / "texts.npy") if about.get("windows") else None,
     )
 
 

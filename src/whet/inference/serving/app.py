@@ -225,6 +225,7 @@ class App:
             "pairs": self.predictor.pairs,
             "columns": self.predictor.columns,
             "max_tokens": self.predictor.max_length,
+            "long": self.predictor.long,
             "limits": {"rows": limits.rows, "characters": limits.characters, "body_bytes": limits.body_bytes},
         }
         return Answer(_json(content))

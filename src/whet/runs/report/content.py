@@ -18,6 +18,7 @@ from whet.runs.curves import Curves, curves
 from whet.runs.folder import RunFolder
 from whet.runs.label_words import facts_of
 from whet.runs.progress import duration
+from whet.runs.reading_words import how_read
 from whet.runs.report.baselines import BaselineTable, baseline_tables
 from whet.runs.report.charts import Chart, charts_of, reliability_chart, scatter_chart
 from whet.runs.report.mistakes import (
@@ -305,6 +306,7 @@ class _Reader:
         rows = data.get("rows") or (start.rows if start else {})
         facts += [("rows", ", ".join(f"{split} {count:,}" for split, count in rows.items()))]
         facts += facts_of(data.get("audit", {}).get("splits", {}).get("train", {}))
+        facts += how_read(data)
         if data.get("fingerprint"):
             facts.append(("fingerprint", str(data["fingerprint"])))
         shares = []

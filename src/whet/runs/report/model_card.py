@@ -9,6 +9,7 @@ from whet.records import AVERAGED, Baselines, Evaluation, Start
 from whet.runs import score_words as words
 from whet.runs.folder import RunFolder
 from whet.runs.parts import parts_sentence
+from whet.runs.reading_words import how_pipelines_read
 from whet.runs.verdict.judge import verdict_of
 from whet.utils.text import markdown_escaped
 
@@ -62,6 +63,7 @@ def model_card(folder: RunFolder) -> str:
         "",
         f"Data: fingerprint `{data.get('fingerprint', '')}`, at most {data.get('max_length', '?')} tokens a row:",
         "`transformers.pipeline` reads as many with `truncation=True`.",
+        *how_pipelines_read(data),
         "",
         f"Versions: {versions}; {environment.get('precision', '')} on {environment.get('device', '')}.",
         "",

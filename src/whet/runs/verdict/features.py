@@ -51,6 +51,8 @@ class CurveData:
     """Share of evaluation rows that also stand in the training split."""
     unknown: float = 0.0
     """Share of the tokens that stand for text the model's tokenizer does not know."""
+    unread: float = 0.0
+    """Share of the text that the model does not read, because it is longer than that."""
     probe: bool = True
     """False where `training` is the running loss, with dropout on and behind the times."""
     learning_rate: float | None = None

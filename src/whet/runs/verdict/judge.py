@@ -105,7 +105,9 @@ def judge(data: CurveData) -> Verdict:
         confidence=_confidence(signs, call, replayed),
         doubt=doubt,
         numbers=_numbers(signs, call),
-        advice=advice if call.verdict == "text-unknown" else f"{words.partly_unknown(signs)}{advice}",
+        advice=advice
+        if call.verdict == "text-unknown"
+        else f"{words.partly_unknown(signs)}{advice}{words.partly_unread(signs)}",
         baseline="" if call.verdict == "beyond-this-model" else baseline(signs),
         assumed=data.assumed,
     )
@@ -182,6 +184,7 @@ def curve_data(records: Sequence[Record]) -> CurveData:
         beaten=_accuracy_beats(found),
         overlap=start.overlap if start else 0.0,
         unknown=start.unknown if start else 0.0,
+        unread=start.unread if start else 0.0,
         probe=len(found.probe) == len(steps) > 0,
         learning_rate=_peak(found.learning_rate),
         epochs=start.total_steps / start.steps_per_epoch if start and start.steps_per_epoch else None,

@@ -12,6 +12,8 @@ from whet.runs.verdict.features import CurveFeatures
 
 FEW_UNKNOWN = 0.03
 """Share of unknown tokens from which on the advice begins with them."""
+MUCH_UNREAD = 0.05
+"""Share of the text from which on the advice ends with it."""
 OTHER_MODEL = "such as --model intfloat/multilingual-e5-small, or a local folder"
 
 
@@ -78,6 +80,13 @@ def partly_unknown(s: CurveFeatures) -> str:
     if s.data.unknown < FEW_UNKNOWN:
         return ""
     return f"{s.data.unknown:.0%} of the tokens are unknown to this model: first try another one, {OTHER_MODEL}. "
+
+
+def partly_unread(s: CurveFeatures) -> str:
+    """What comes after any other advice where much of the text is longer than the model reads."""
+    if s.data.unread < MUCH_UNREAD:
+        return ""
+    return f" {s.data.unread:.0%} of the text is not read: --long windows reads all of it."
 
 
 def since(s: CurveFeatures) -> str:

@@ -25,7 +25,7 @@ warnings.simplefilter("ignore")  # a hash in a kernel overflows, as it should
 from functools import partial
 import torch
 import torch.distributed as dist
-from tests.conftest import random_tokens, small_model
+from tests.conftest import in_windows, random_tokens, small_model
 from whet.config import make_config
 from whet.data.tokens.batches import BatchOrder, rank_slice
 from whet.task import Task
@@ -47,6 +47,8 @@ else:
 config = make_config({"batch_size": 8, "device": "cpu"}).train
 hardware = choose_hardware("cpu", "bf16" if asked["path"] == "captured" else "float32")
 tokens, loss = random_tokens(16, longest=20), Loss(Task("binary", ("no", "yes")), None, 0.0)
+if asked["windows"]:
+    tokens = in_windows(random_tokens(32, longest=20), [1, 3] * 8)
 model = small_model(asked["family"], width=64, dropout=asked["dropout"])
 network, stepper = path(model, loss, config, hardware, [tokens], ranks)
 stepper.micro_rows, stepper.min_tokens_per_row = asked["micro_rows"], asked["least"] / 8
@@ -96,12 +98,13 @@ def trained(
     flash: bool = False,
     least: int = 0,
     rehearsed: bool = False,
+    windows: bool = False,
 ) -> list[Any]:
     """[rank, losses, sums of weights and moments] of each process."""
     script, root = folder / "script.py", Path(__file__).parents[4]
     script.write_text(SCRIPT)
     asked = {"path": path, "family": family, "dropout": dropout, "micro_rows": micro_rows, "rows": rows}
-    asked |= {"fails_at": fails_at, "flash": flash, "least": least, "rehearsed": rehearsed}
+    asked |= {"fails_at": fails_at, "flash": flash, "least": least, "rehearsed": rehearsed, "windows": windows}
     several = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)] if processes > 1 else []
     own = {"PYTHONPATH": os.pathsep.join([str(root), *sys.path]), "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -126,6 +129,11 @@ def test_with_flash_attention_it_is_the_same_training(tmp_path: Path) -> None:
 
 def test_a_short_batch_that_is_filled_up_is_the_same_training(tmp_path: Path) -> None:
     (captured,), (general,) = trained(tmp_path, "captured", least=190), trained(tmp_path, "general")
+    np.testing.assert_allclose(captured[1], general[1], atol=0.005)
+
+
+def test_windows_of_texts_are_the_same_training(tmp_path: Path) -> None:
+    (captured,), (general,) = (trained(tmp_path, path, windows=True) for path in ("captured", "general"))
     np.testing.assert_allclose(captured[1], general[1], atol=0.005)
 
 

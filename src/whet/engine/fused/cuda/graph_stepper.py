@@ -103,7 +103,7 @@ class GraphStepper(FusedStepper):
 
     def __call__(self, step: int, feed: BatchSource, rows: Rows, share: Rows, rate: float) -> None:
         divisor = feed.loss_divisor(rows)
-        parts = self.parts(rows, share, divisor)
+        parts = self.parts(rows, feed.rows(share), divisor)
         self.model.train()
         for micro, (part, divisor) in enumerate(parts):
             shape, whole, real = self._filled(feed, part, step, micro, divisor)
@@ -117,13 +117,13 @@ class GraphStepper(FusedStepper):
         self.count(feed, rows)
 
     def prepare(self, feed: BatchSource, rows: Rows) -> None:
-        parts = split(rows, self.micro_rows)
+        parts = split(feed.rows(rows), self.micro_rows)
         for micro, part in enumerate(parts):
             shape, _, _ = self._filled(feed, part, 0, micro, 1.0)
             self._prepared(shape, self._kind(micro, len(parts)))
 
     def forward_backward(self, feed: BatchSource, rows: Rows) -> None:
-        kind = self._kind(0, len(split(feed.order.at(0), self.micro_rows)))  # the first that training needs
+        kind = self._kind(0, len(split(feed.rows(feed.order.at(0)), self.micro_rows)))  # the first that training needs
         self.model.train()
         with self._without_update():
             shape, whole, real = self._filled(feed, rows, 0, 0, 1.0)
@@ -224,7 +224,8 @@ class GraphStepper(FusedStepper):
         labels = np.zeros((places, *feed.tokens.labels.shape[1:]), dtype=np.float32)
         labels[:count] = packed.labels
         share = np.zeros(places, dtype=np.float32)
-        share[:count] = 1 / divisor
+        shares = feed.shares(rows)
+        share[:count] = 1 / divisor if shares is None else shares / divisor
         seed = step_seed(self.seed, step, self.rank, micro) >> 1
         self.turns += 1
         whole = np.concatenate([[seed, step, self.turns], offsets, first, by_token.ravel(), order, starts, [0]])
