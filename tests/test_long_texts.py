@@ -21,7 +21,7 @@ from whet.records import Step
 from whet.runs.folder import RunFolder
 from whet.runs.report.html import write_report
 from whet.runs.verdict.judge import verdict_of
-from whet.tools.selftest.tiny_run import differences, story, write_model
+from whet.tools.selftest.tiny_run import differences, run_contents, write_model
 from whet.training.run import train_run
 
 WORDS = ("apple", "brick", "cloud", "drum", "eagle", "flute", "grape", "house", "iron", "jelly")
@@ -60,7 +60,7 @@ def train(folder: Path, long: str, run: Path, **changes: Any) -> list[str]:
     said: list[str] = []
     settings = {**SETTINGS, "model": str(folder / "model"), "run": str(run), "long": long}
     config = make_config({**settings, "source": str(folder / "long.csv"), **changes.pop("settings", {})})
-    train_run(str(folder / "long.csv"), config, say=said.append, **changes)
+    train_run(str(folder / "long.csv"), config, echo=said.append, **changes)
     return said
 
 
@@ -154,9 +154,9 @@ def test_a_run_in_windows_resumes_to_the_bit(place: Path) -> None:
             raise Interrupted("cut off", "")
 
     with pytest.raises(Interrupted):
-        train(place, "windows", run, listen=stop)
+        train(place, "windows", run, on_event=stop)
     train(place, "windows", run)
-    assert differences(story(place / "windows"), story(run)) == []
+    assert differences(run_contents(place / "windows"), run_contents(run)) == []
 
 
 def test_folds_hold_out_texts_and_not_windows(place: Path) -> None:

@@ -10,11 +10,11 @@ import torch
 
 from tests.conftest import in_windows, random_tokens, small_model
 from whet.config import TrainConfig
-from whet.data.tokens.batches import Order
+from whet.data.tokens.batches import BatchOrder
 from whet.engine.dispatch import choose_network, choose_path
 from whet.engine.logits import compute_logits
 from whet.engine.losses import Loss
-from whet.engine.network import Network, TokenFeed
+from whet.engine.network import Network, TokenBatches
 from whet.engine.stepper import Stepper
 from whet.task import Task
 from whet.utils.device import Hardware
@@ -28,17 +28,17 @@ TASKS = {
 }
 
 
-def made(kind: str, family: str, *, micro_rows: int = 8, loss: Loss | None = None) -> tuple[Stepper, TokenFeed, Any]:
+def made(kind: str, family: str, *, micro_rows: int = 8, loss: Loss | None = None) -> tuple[Stepper, TokenBatches, Any]:
     """A stepper on three texts of eight windows in all."""
     tokens, task = in_windows(random_tokens(8, kind=kind), SIZES), TASKS[kind]
     model, loss = small_model(family, labels=task.outputs, width=64), loss or Loss(task)
-    order = Order(rows=3, batch_size=3, seed=0)
+    order = BatchOrder(rows=3, batch_size=3, seed=0)
     network, stepper = choose_path(model, loss, TrainConfig(batch_size=8), FLOAT32, [tokens], order=order)
     stepper.micro_rows = micro_rows
-    return stepper, TokenFeed(tokens, order, network, loss), model
+    return stepper, TokenBatches(tokens, order, network, loss), model
 
 
-def loss_of_a_step(stepper: Stepper, feed: TokenFeed) -> float:
+def loss_of_a_step(stepper: Stepper, feed: TokenBatches) -> float:
     texts = feed.order.at(0)
     stepper(0, feed, texts, texts, 1e-2)
     return float(stepper.window.loss)
@@ -80,7 +80,7 @@ def test_class_weights_and_the_contrastive_loss_count_texts() -> None:
     assert labels is not None
     plain = Loss(task)
     each = loss_by_hand("multiclass", "bert", weighted) * 3  # the sum over texts, each with its class weight
-    assert loss_of_a_step(stepper, feed) == pytest.approx(each / weighted.weight(labels), rel=1e-4)
+    assert loss_of_a_step(stepper, feed) == pytest.approx(each / weighted.loss_divisor(labels), rel=1e-4)
     stepper, feed, _ = made("multiclass", "bert", loss=Loss(task, contrastive=0.5))
     assert loss_of_a_step(stepper, feed) != pytest.approx(loss_by_hand("multiclass", "bert", plain), rel=1e-3)
 
