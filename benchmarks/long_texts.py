@@ -1,0 +1,118 @@
+"""What reading all of long documents is worth: head, head and tail, and windows on one split of one file.
+
+    python benchmarks/long_texts.py reviews.csv --text text --label label --min-words 400 --train 600 --test 600
+
+Any CSV of documents with a label will do. Documents with fewer words than --min-words are left out, and the rows are
+drawn by chance with --seed, as many of every label as there are. Each way of reading trains the same model with the
+same settings on the same rows and answers the same test rows. A difference to `head` is told with a paired bootstrap
+interval. What a way costs is told in tokens, for they are what takes time: seconds are those of this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WAYS = ("head", "head-tail", "windows")
+
+
+def read_documents(path: str, text: str, label: str, min_words: int) -> list[dict[str, str]]:
+    csv.field_size_limit(sys.maxsize)
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = [{"text": row[text], "label": row[label]} for row in csv.DictReader(file)]
+    return [row for row in rows if len(row["text"].split()) >= min_words]
+
+
+def drawn(rows: list[dict[str, str]], train: int, test: int, seed: int) -> tuple[list[Any], list[Any]]:
+    order = np.random.default_rng(seed).permutation(len(rows))
+    if len(rows) < train + test:
+        raise SystemExit(f"{len(rows)} documents are long enough, and {train + test} are asked for.")
+    return [rows[row] for row in order[:train]], [rows[row] for row in order[train : train + test]]
+
+
+def write_rows(path: Path, rows: list[dict[str, str]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def trained(long: str, train: str, test: list[dict[str, str]], options: argparse.Namespace, folder: Path) -> Any:
+    """Right or wrong for each test row, the tokens of a training row, and the seconds of the run."""
+    import whet
+    from whet.runs.folder import RunFolder
+
+    run, began = folder / long, time.monotonic()
+    whet.fit(
+        train,
+        model=options.model,
+        long=long,
+        max_length=options.max_length,
+        epochs=options.epochs,
+        learning_rate=options.lr,
+        recipe="course",
+        evaluations=2,
+        seed=options.seed,
+        test_share=0.0,
+        run=str(run),
+        allow=["leak"],
+    )
+    seconds = time.monotonic() - began
+    answers = whet.load(run).predict([row["text"] for row in test])
+    right = np.array([answer.label == row["label"] for answer, row in zip(answers, test, strict=True)])
+    facts = RunFolder.open(run).data["audit"]["tokens"]["splits"]["train"]
+    return right, facts["tokens"] / facts["rows"], facts["unread"], seconds
+
+
+def interval(differences: Any, resamples: int = 10_000) -> tuple[float, float]:
+    chosen = np.random.default_rng(0).integers(0, len(differences), (resamples, len(differences)))
+    low, high = np.quantile(differences[chosen].mean(axis=1), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file")
+    parser.add_argument("--text", default="text")
+    parser.add_argument("--label", default="label")
+    parser.add_argument("--min-words", type=int, default=400)
+    parser.add_argument("--train", type=int, default=600)
+    parser.add_argument("--test", type=int, default=600)
+    parser.add_argument("--model", default="minilm")
+    parser.add_argument("--max-length", type=int, default=256)
+    parser.add_argument("--epochs", type=float, default=3)
+    parser.add_argument("--lr", type=float, default=1e-4)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
+    options = parser.parse_args()
+    rows = read_documents(options.file, options.text, options.label, options.min_words)
+    train, test = drawn(rows, options.train, options.test, options.seed)
+    words = np.mean([len(row["text"].split()) for row in train])
+    print(f"{len(rows):,} documents of {options.min_words} words or more; {len(train)} to train on ({words:.0f} words")
+    print(
+        f"on average), {len(test)} to test; {options.model}, {options.max_length} tokens, {options.epochs:g} epochs\n"
+    )
+    print("| --long | not read | tokens a document | accuracy | against head | seconds |")
+    print("|---|---|---|---|---|---|")
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        source = write_rows(Path(scratch) / "train.jsonl", train)
+        for way in options.ways:
+            right, tokens, unread, seconds = trained(way, source, test, options, Path(scratch))
+            found[way] = right.astype(float)
+            against = ""
+            if way != "head" and "head" in found:
+                low, high = interval(found[way] - found["head"])
+                against = f"{found[way].mean() - found['head'].mean():+.3f} ({low:+.3f} to {high:+.3f})"
+            score = f"{found[way].mean():.3f}"
+            print(f"| {way} | {unread:.0%} | {tokens:.0f} | {score} | {against} | {seconds:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
