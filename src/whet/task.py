@@ -61,3 +61,14 @@ def task_of(config: Any, labels: Any) -> Task | None:
     if problem == "multi_label_classification":
         return Task("multilabel", names)
     return Task("binary" if outputs == 2 else "multiclass", names)
+
+
+def labels_fit(labels: Any, task: Task) -> bool:
+    """Whether an array of labels is what the task's loss and scores are computed from."""
+    if not len(labels):
+        return False
+    if task.kind == "regression":
+        return labels.ndim == 1  # type: ignore[no-any-return]
+    if task.kind == "multilabel":
+        return labels.ndim == 2 and labels.shape[1] == task.outputs  # type: ignore[no-any-return]
+    return labels.ndim == 1 and labels.dtype.kind == "i" and bool(0 <= labels.min() <= labels.max() < task.outputs)

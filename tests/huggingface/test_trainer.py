@@ -1,4 +1,4 @@
-"""What `whet.Trainer` adds to the library's, and where it differs on purpose. test_parity.py has what is the same."""
+"""What `whet.Trainer` adds to the library's, and where it differs on purpose. `test_parity_*.py`: what is the same."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import transformers
 
 from whet import TrainingArguments
 from whet.engine.notices import WhetNotice
-from whet.huggingface.old_names import GONE, RENAMED
+from whet.huggingface.training_arguments import GONE, RENAMED
 from whet.utils.device import choose_hardware
 
 OLD = [

@@ -1,11 +1,9 @@
-"""The engine in the place of the library's step: an epoch, what is kept in step with it, and evaluation."""
+"""The engine in the place of the library's step: an epoch, and what is kept in step with it."""
 
 from __future__ import annotations
 
 import inspect
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -13,21 +11,20 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import optimization
-from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify_detensorize
 
 from whet.config import TrainConfig
 from whet.data.tokens.batches import BatchOrder
 from whet.data.tokens.table import Tokens
 from whet.engine.dispatch import choose_path, used_ids
-from whet.engine.logits import compute_logits
-from whet.engine.losses import Loss
-from whet.engine.network import Network, TokenBatches
+from whet.engine.fused.moments import Moments, moves_others, updates_of
+from whet.engine.given import Watch
+from whet.engine.network import TokenBatches
 from whet.errors import Diverged
 from whet.huggingface.checkpoints import read_notes
-from whet.huggingface.fast_path import of_model, padded_width, plain_optimizer, table_of, users
-from whet.task import PROBLEM_TYPES, task_of
+from whet.huggingface.fast_evaluation import draw_as_a_loader, hardware_of, loss_of, own_randomness
+from whet.huggingface.fast_path import padded_width, plain_optimizer, table_of, users
+from whet.task import PROBLEM_TYPES
 from whet.training.loop import step_within_memory
-from whet.utils.device import Hardware
 
 NOWHERE = "/nonexistent/whet-hand-over"
 """Names no checkpoint: by its own way to resume the library goes on in the middle of an epoch."""
@@ -40,23 +37,6 @@ LATER = tuple(
 """Schedules that move with evaluations and not with steps."""
 
 
-def hardware_of(trainer: Any) -> Hardware:
-    """The device and the precision that the library has chosen."""
-    bf16 = trainer.accelerator.mixed_precision == "bf16"
-    device = trainer.args.device
-    if device.type == "cpu":
-        device = torch.device("cpu")  # of several processes each has its "cpu:0", to which torch would copy tensors
-    return Hardware(device, "bf16" if bf16 else "float32", "as the TrainingArguments say")
-
-
-def loss_of(trainer: Any, tokens: Tokens) -> Loss:
-    """The loss that the library's model computes for these labels, smoothed where the Trainer smooths it."""
-    task = task_of(trainer.model.config, tokens.labels)
-    assert task is not None
-    smoother = trainer.label_smoother
-    return Loss(task, None, 0.0 if smoother is None else smoother.epsilon)
-
-
 class Fast:
     """What trains in the place of the library's forward, backward, clipping and update."""
 
@@ -64,18 +44,14 @@ class Fast:
         self.trainer, self.model, args = trainer, trainer.model, trainer.args
         self.table = table_of(trainer, loader.dataset)
         tokens, config = self.table.tokens, trainer.model.config
-        self.optimizer, self.hardware, self.loss = (
-            plain_optimizer(trainer),
-            hardware_of(trainer),
-            loss_of(trainer, tokens),
-        )
+        self.optimizer, self.hardware = plain_optimizer(trainer), hardware_of(trainer)
+        self.loss = loss_of(trainer, tokens)
         if config.problem_type is None and trainer.label_smoother is None:
             config.problem_type = PROBLEM_TYPES[self.loss.task.kind]  # the model's own forward notes it down, too
         callbacks = trainer.callback_handler.callbacks
         self.observed, self.told = users(callbacks, *STEP_EVENTS), users(callbacks, *RARE_EVENTS)
         group = max(self.optimizer.param_groups, key=lambda each: each["weight_decay"])
-        self.rule = (tuple(group["betas"]), group["eps"], group["weight_decay"])
-        size = trainer._train_batch_size
+        size, word = trainer._train_batch_size, self.model.get_input_embeddings().weight
         settings = TrainConfig(
             batch_size=size,
             weight_decay=group["weight_decay"],
@@ -98,41 +74,21 @@ class Fast:
             trainer.ranks,
             order if self.hardware.device.type == "cuda" else None,
             optimizer=self.optimizer,
-            every_word=self.observed or self._has_other_moments(seen),
+            every_word=self.observed or moves_others(self.optimizer, word, lambda: used_ids(seen, len(word))),
         )
         self.flat: Any = getattr(self.network, "flat", None)
         self.feed = TokenBatches(tokens, order, self.network, self.loss)
         self.size = self.model.num_parameters(exclude_embeddings=True)
-        self.places = self._places()
-        self.updates = max((int(state["step"]) for state in self.optimizer.state.values() if state), default=0)
+        self.watch = Watch(self.model, self.optimizer)
+        self.updates = updates_of(self.optimizer)
         self.offset = trainer.state.global_step - self.updates
+        self.moments: Moments | None = None
         if self.flat is not None:
-            self._read_moments()
+            self.moments = Moments(self.flat, self.optimizer)
+            self.moments.read()
+            self.network.words_seen = self.flat.words_with_moments()  # type: ignore[attr-defined]
 
     # In and out --------------------------------------------------------------------------------------
-
-    def _has_other_moments(self, seen: list[Tokens]) -> bool:
-        """Whether rows of the word embedding that this data does not use are still moving."""
-        word = self.model.get_input_embeddings().weight
-        state = self.optimizer.state.get(word)
-        if not state:
-            return False
-        rest = np.setdiff1d(np.arange(word.shape[0]), used_ids(seen, word.shape[0]))
-        return any(bool(state[kind][torch.from_numpy(rest)].any()) for kind in ("exp_avg", "exp_avg_sq"))
-
-    def _read_moments(self) -> None:
-        """Moments of a checkpoint, or of an earlier call of `train`."""
-        names = {id(parameter): name for name, parameter in self.flat.named.items()}
-        moments = self.flat.moments()
-        for parameter, state in self.optimizer.state.items():
-            if not state:
-                continue
-            name = names[id(parameter)]
-            for kind in ("exp_avg", "exp_avg_sq"):
-                values = state[kind]
-                rows = values[torch.from_numpy(self.flat.used)] if name == self.flat.word else values
-                moments[f"{name}:{kind}"].copy_(rows)
-        self.network.words_seen = self.flat.words_with_moments()  # type: ignore[attr-defined]
 
     def write_weights(self) -> None:
         """The module gets its current weights, and the engine those that a callback has put there meanwhile."""
@@ -154,33 +110,15 @@ class Fast:
     def write_state(self) -> None:
         """torch's optimizer gets the state that it would have had; moments stay views of the engine's."""
         self.write_weights()
-        if self.flat is None:
-            return
-        moments = self.flat.moments()
-        for name, parameter in self.flat.named.items():
-            state = {"step": torch.tensor(float(self.updates), device=self._device_of_steps())}
-            for kind in ("exp_avg", "exp_avg_sq"):
-                values = moments[f"{name}:{kind}"]
-                if name == self.flat.word and len(self.flat.used) < parameter.shape[0]:
-                    whole = torch.zeros_like(parameter).detach()
-                    whole[torch.from_numpy(self.flat.used)] = values
-                    values = whole
-                state[kind] = values
-            if self.updates:
-                self.optimizer.state[parameter] = state
-
-    def _device_of_steps(self) -> torch.device:
-        """torch's fused AdamW counts on the device, its other kinds on the host."""
-        fused = self.optimizer.param_groups[0].get("fused") or self.optimizer.param_groups[0].get("capturable")
-        return self.hardware.device if fused else torch.device("cpu")
+        if self.moments is not None:
+            self.moments.write(self.updates)
 
     def leave(self) -> None:
         """Everything as the library's loop would have left it; every tensor owns its memory again."""
         self.write_state()
-        if self.flat is not None:
+        if self.moments is not None:
             self.flat.release()
-            for state in self.optimizer.state.values():
-                state.update({kind: state[kind].clone() for kind in ("exp_avg", "exp_avg_sq") if kind in state})
+            self.moments.release()
         if hasattr(self.optimizer, "found_inf"):
             del self.optimizer.found_inf  # the engine's flag on the device; torch's own step would read it
 
@@ -232,18 +170,7 @@ class Fast:
 
     def changed(self, *, looked_at: bool) -> str:
         """What a callback or a schedule has done that the engine does not follow."""
-        groups = self.optimizer.param_groups
-        if len({float(group["lr"]) for group in groups}) > 1:
-            return "the optimizer's groups have different rates"
-        rules = {(tuple(group["betas"]), group["eps"]) for group in groups}
-        if rules != {self.rule[:2]} or max(group["weight_decay"] for group in groups) != self.rule[2]:
-            return "the optimizer's settings have changed"
-        if not looked_at:
-            return ""  # looking over a model takes milliseconds: only where a callback may have changed it
-        return of_model(self.model) or ("" if self.places == self._places() else "weights have another place")
-
-    def _places(self) -> list[tuple[int, bool]]:
-        return [(each.data_ptr(), each.requires_grad) for each in self.model.parameters()]
+        return self.watch.changed() or (self.watch.model_changed() if looked_at else "")
 
     def count(self, rows: Any) -> None:
         """Floating point operations and tokens of a micro-batch, as the collator would have padded it."""
@@ -259,25 +186,6 @@ class Fast:
     def knows(self, tokens: Tokens) -> bool:
         """Whether the network in training has rows of the embedding for all of these tokens."""
         return self.flat is None or bool((self.flat.new_id[tokens.ids] >= 0).all())
-
-
-@contextmanager
-def own_randomness(device: torch.device) -> Iterator[None]:
-    """The engine seeds torch's generators at every step; what others draw must not depend on that."""
-    generators = [torch.default_generator]
-    if device.type == "cuda":
-        generators.append(torch.cuda.default_generators[device.index or 0])
-    before = [generator.get_state() for generator in generators]
-    try:
-        yield
-    finally:
-        for generator, state in zip(generators, before, strict=True):
-            generator.set_state(state)
-
-
-def draw_as_a_loader() -> None:
-    """Draw the number that `iter()` of a DataLoader draws: then torch's generator goes on as in the library's loop."""
-    torch.empty((), dtype=torch.int64).random_()
 
 
 class FastEpoch:
@@ -401,55 +309,3 @@ class FastEpoch:
         torch.set_rng_state(self.before)
         place = {"epochs_trained": self.epoch, "resume_from_checkpoint": NOWHERE}
         return {**self.given, **place, "steps_trained_in_current_epoch": self.done}
-
-
-def logits_of(
-    trainer: Any, network: Network, tokens: Tokens, rows: Any, check_interrupt: Callable[[], None] = lambda: None
-) -> Any:
-    """Logits of these rows, in this order."""
-    hardware, batch = hardware_of(trainer), trainer.args.eval_batch_size
-    with own_randomness(hardware.device):
-        return compute_logits(network, tokens, hardware, batch_rows=batch, rows=rows, check_interrupt=check_interrupt)
-
-
-def evaluate(trainer: Any, loader: Any, prediction_loss_only: bool, prefix: str) -> EvalLoopOutput:
-    """The library's `evaluation_loop` by the engine: rows of like length together, results in the loader's order."""
-    args, fast, handler = trainer.args, trainer._fast, trainer.callback_handler
-    tokens, hardware = table_of(trainer, loader.dataset).tokens, hardware_of(trainer)
-    network = fast.network if fast is not None else Network(trainer.model, hardware.device)
-    if fast is not None:
-        fast.take_back()
-    if fast is None and not trainer.accelerator._models:
-        started = time.time()
-        trainer.accelerator.prepare_model(trainer.model, evaluation_mode=True)
-        trainer.model_preparation_time = round(time.time() - started, 4)
-    handler.eval_dataloader = loader  # a progress bar asks it for its length
-    draw_as_a_loader()
-    told, most = 0, len(loader)
-
-    def check_interrupt() -> None:
-        nonlocal told
-        if told < most:
-            told += 1
-            trainer.control = handler.on_prediction_step(args, trainer.state, trainer.control)
-
-    # dataloader_drop_last drops rows of an evaluation, too.
-    rows = np.concatenate([np.asarray(batch, np.int64) for batch in loader.batch_sampler])
-    logits = logits_of(trainer, network, tokens, rows, check_interrupt)
-    while told < most:
-        check_interrupt()
-    labels = None if tokens.labels is None else tokens.labels[rows]
-    metrics: dict[str, Any] = {}
-    if trainer.compute_metrics is not None and labels is not None and not prediction_loss_only:
-        metrics = trainer.compute_metrics(EvalPrediction(predictions=logits, label_ids=labels))
-    metrics = denumpify_detensorize(metrics)
-    if labels is not None:
-        losses = loss_of(trainer, tokens).rows(torch.from_numpy(logits), torch.from_numpy(labels))
-        metrics[f"{prefix}_loss"] = float(losses.double().mean())
-    trainer._last_logits = (logits, labels)
-    if hasattr(trainer, "model_preparation_time"):
-        metrics[f"{prefix}_model_preparation_time"] = trainer.model_preparation_time
-    for key in [key for key in metrics if not key.startswith(f"{prefix}_")]:
-        metrics[f"{prefix}_{key}"] = metrics.pop(key)
-    kept = (None, None) if prediction_loss_only else (logits, labels)
-    return EvalLoopOutput(*kept, metrics=metrics, num_samples=len(tokens))

@@ -8,19 +8,15 @@ import inspect
 import textwrap
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 import transformers
-from torch.nn.modules import module as torch_module
-from torch.optim import optimizer as torch_optimizer
 from transformers.trainer_callback import TrainerCallback
 
 from whet.data.tokens.from_dataset import HELD, LABELS, Unrepresentable, from_rows, widths_and_labels
 from whet.data.tokens.table import Tokens
-from whet.engine.fused.architectures import why_not_fused
-from whet.engine.packed import keep_first_tokens, why_not_packed
+from whet.engine.given import fusable, why_not_adamw, why_not_model
 from whet.huggingface.wrappers import PaddingCollator
 from whet.task import task_of
 
@@ -72,7 +68,6 @@ WITHIN_A_STEP = ("on_pre_optimizer_step", "on_optimizer_step", "on_substep_end")
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "modernbert")
 """Families whose scale of the loss under accumulation has a test."""
 LOADER = ("accelerate.data_loader", "DataLoaderShard")
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def why_stock(trainer: Any, loader: Any) -> str:
@@ -82,7 +77,7 @@ def why_stock(trainer: Any, loader: Any) -> str:
         or unknown_version()
         or _of_settings(trainer)
         or _of_callbacks(trainer)
-        or of_model(trainer.model)
+        or why_not_model(trainer.model)
         or _of_scale(trainer)
         or _of_optimizer(trainer)
         or _of_rows(trainer, loader, training=True)
@@ -101,7 +96,7 @@ def why_stock_evaluation(trainer: Any, loader: Any, ignore_keys: Any) -> str:
     return (
         _of_methods(trainer, SHAPES_EVALUATION)
         or _of_settings(trainer)
-        or of_model(trainer.model)
+        or why_not_model(trainer.model)
         or _of_rows(trainer, loader, training=False)
     )
 
@@ -202,82 +197,15 @@ def users(callbacks: list[Any], *events: str) -> bool:
     return any(overrides(each, *events) for each in callbacks if not type(each).__module__.startswith(own))
 
 
-def of_model(model: Any) -> str:
-    """What of the model the engine would pass over."""
-    kind = type(model)
-    if not kind.__module__.startswith("transformers.models.") or not kind.__name__.endswith(
-        "ForSequenceClassification"
-    ):
-        return f"the model is a {kind.__name__}"
-    if reason := why_not_packed(model):
-        return reason
-    if any(getattr(torch_module, f"_global{name}", None) for name in HOOKS):
-        return "torch has hooks for all modules"
-    for module in model.modules():
-        foreign = [hook for name in HOOKS for hook in getattr(module, name).values()]
-        if any(hook is not keep_first_tokens for hook in foreign) or hasattr(module, "parametrizations"):
-            return "the model has hooks"
-        if not type(module).__module__.startswith(("torch.nn.", "transformers.")):
-            return f"a part of the model is a {type(module).__module__}.{type(module).__name__}"
-        if "forward" in vars(module) and not hasattr(module, "_original_forward"):  # that one is accelerate's
-            return "the forward method of a module was replaced"
-    parameters = list(model.parameters())
-    for parameter in parameters:
-        if parameter.dtype != torch.float32:
-            return f"weights are {str(parameter.dtype).removeprefix('torch.')}"
-        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
-            return "a parameter has a hook"
-    if len({parameter.data_ptr() for parameter in parameters}) < len(parameters):
-        return "weights are tied"
-    if getattr(model, "is_quantized", False) or getattr(model, "hf_device_map", None) is not None:
-        return "the model is quantised or spread over devices"
-    if model.is_gradient_checkpointing:
-        return "the model recomputes activations"
-    if model.config.output_hidden_states or model.config.output_attentions:
-        return "the model is to give hidden states or attentions"
-    return ""
-
-
-def fusable(model: Any, device: torch.device, bf16: bool) -> bool:
-    """Whether the engine's fused layers take this model here; else it is packed, and torch's optimizer updates it."""
-    if any(not parameter.requires_grad for parameter in model.parameters()) or why_not_fused(model):
-        return False
-    return device.type == "cpu" or (device.type == "cuda" and bf16 and find_spec("triton") is not None)
-
-
 def plain_optimizer(trainer: Any) -> Any:
     """torch's optimizer, without accelerate's wrapper."""
     return getattr(trainer.optimizer, "optimizer", trainer.optimizer)
 
 
 def _of_optimizer(trainer: Any) -> str:
-    optimizer, model = plain_optimizer(trainer), trainer.model
-    if type(optimizer) is not torch.optim.AdamW:
-        return f"the optimizer is {type(optimizer).__name__}"
-    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
-    if any(hooks) or torch_optimizer._global_optimizer_pre_hooks or torch_optimizer._global_optimizer_post_hooks:
-        return "the optimizer has hooks"
-    groups = optimizer.param_groups
-    if any(group["amsgrad"] or group["maximize"] or group["differentiable"] for group in groups):
-        return "AdamW with amsgrad, maximize or differentiable"
-    if len({(float(group["lr"]), tuple(group["betas"]), group["eps"]) for group in groups}) > 1:
-        return "the optimizer's groups differ in more than weight decay"
-    if not groups[0]["eps"] > 0 or not all(0 <= beta < 1 for beta in groups[0]["betas"]):
-        return "AdamW's betas or epsilon are unusual"
-    names = {id(each): name for name, each in model.named_parameters() if each.requires_grad}
-    found = [names.get(id(parameter)) for group in groups for parameter in group["params"]]
-    if sorted(map(str, found)) != sorted(names.values()):
-        return "the optimizer holds other parameters than the model trains"
-    decays = {group["weight_decay"] for group in groups} - {0.0}
-    decaying = {names[id(each)] for group in groups for each in group["params"] if group["weight_decay"]}
-    matrices = {name for name, each in model.named_parameters() if each.dim() > 1}
     bf16 = trainer.accelerator.mixed_precision == "bf16"
-    if fusable(model, trainer.args.device, bf16) and (len(decays) > 1 or (decays and decaying != matrices)):
-        return "weight decay is not on all matrices and nothing else"
-    states = [state for state in optimizer.state.values() if state]
-    if len({float(state["step"]) for state in states}) > 1 or len(states) not in (0, len(names)):
-        return "parameters have had different numbers of steps"
-    return ""
+    fused = fusable(trainer.model, trainer.args.device, bf16)
+    return why_not_adamw(plain_optimizer(trainer), trainer.model, fused=fused)
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ from whet.config import make_config, to_toml
 from whet.data.tokens.table import Tokens
 from whet.engine.notices import notice
 from whet.errors import Diverged, UsageError
-from whet.huggingface.fast_epoch import hardware_of, logits_of
+from whet.huggingface.fast_evaluation import hardware_of, logits_of
 from whet.metrics.scores import MAIN_METRIC, higher_is_better, predicted, score
 from whet.records import End, Evaluation, Finding, Record, Resume, Save, Start, Step, now
 from whet.runs.folder import CONFIG, RECORDS, RunFolder
 from whet.runs.report.html import write_report_quietly
 from whet.runs.verdict.judge import early_verdict
-from whet.task import Task, task_of
+from whet.task import Task, labels_fit, task_of
 from whet.training.evaluation import confusion_matrix, probe_rows
 from whet.training.metadata import describe_environment, majority_answer, prior
 from whet.utils.memory import peak_memory_mb
@@ -318,17 +318,6 @@ def _config(trainer: Any) -> str:
         return to_toml(make_config(words))
     except UsageError:  # the library takes settings that whet does not
         return to_toml(make_config({name: words[name] for name in ("model", "run")}))
-
-
-def labels_fit(labels: Array, task: Task) -> bool:
-    """Whether labels are what the task's scores are computed from."""
-    if not len(labels):
-        return False
-    if task.kind == "regression":
-        return labels.ndim == 1
-    if task.kind == "multilabel":
-        return labels.ndim == 2 and labels.shape[1] == task.outputs
-    return labels.ndim == 1 and labels.dtype.kind == "i" and 0 <= labels.min() <= labels.max() < task.outputs
 
 
 def _scorable(logits: Any, labels: Any, task: Task) -> bool:

@@ -20,7 +20,8 @@ from whet.distributed.rendezvous import join_processes
 from whet.engine.notices import notice
 from whet.errors import Interrupted
 from whet.huggingface.checkpoints import Notes, newest_whole, read_notes, written_whole
-from whet.huggingface.fast_epoch import NOWHERE, Fast, FastEpoch, evaluate
+from whet.huggingface.fast_epoch import NOWHERE, Fast, FastEpoch
+from whet.huggingface.fast_evaluation import evaluate
 from whet.huggingface.fast_path import (
     table_of,
     unknown_version,

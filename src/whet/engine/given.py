@@ -1,0 +1,169 @@
+"""A model and an optimizer that a user's own code made: what of them the engine would pass over, now and later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch.nn.modules import module as torch_module
+from torch.optim import optimizer as torch_optimizer
+
+from whet.engine.fused.architectures import shape_of, why_not_fused
+from whet.engine.packed import keep_first_tokens, why_not_packed
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def why_not_model(model: Any) -> str:
+    """What of the model the engine would pass over; empty for nothing."""
+    kind = type(model)
+    if not kind.__module__.startswith("transformers.models.") or not kind.__name__.endswith(
+        "ForSequenceClassification"
+    ):
+        return f"the model is a {kind.__name__}"
+    if reason := why_not_packed(model):
+        return reason
+    if any(getattr(torch_module, f"_global{name}", None) for name in HOOKS):
+        return "torch has hooks for all modules"
+    for module in model.modules():
+        foreign = [hook for name in HOOKS for hook in getattr(module, name).values()]
+        if any(hook is not keep_first_tokens for hook in foreign) or hasattr(module, "parametrizations"):
+            return "the model has hooks"
+        if not type(module).__module__.startswith(("torch.nn.", "transformers.")):
+            return f"a part of the model is a {type(module).__module__}.{type(module).__name__}"
+        if "forward" in vars(module) and not hasattr(module, "_original_forward"):  # that one is accelerate's
+            return "the forward method of a module was replaced"
+    return _why_not_parameters(list(model.parameters())) or _why_not_settings(model)
+
+
+def _why_not_parameters(parameters: Sequence[Any]) -> str:
+    for parameter in parameters:
+        if parameter.dtype != torch.float32:
+            return f"weights are {str(parameter.dtype).removeprefix('torch.')}"
+        if _hooked(parameter):
+            return "a parameter has a hook"
+    if len({parameter.data_ptr() for parameter in parameters}) < len(parameters):
+        return "weights are tied"
+    return ""
+
+
+def _why_not_settings(model: Any) -> str:
+    if getattr(model, "is_quantized", False) or getattr(model, "hf_device_map", None) is not None:
+        return "the model is quantised or spread over devices"
+    if model.is_gradient_checkpointing:
+        return "the model recomputes activations"
+    if model.config.output_hidden_states or model.config.output_attentions:
+        return "the model is to give hidden states or attentions"
+    if not why_not_fused(model) and not _has_its_dropout(model):
+        return "the model drops out at other rates than its configuration has"
+    return ""
+
+
+def _has_its_dropout(model: Any) -> bool:
+    """Whether the encoder's modules have the rates of the configuration: fused layers read those."""
+    shape = shape_of(model)
+    for name, module in model.base_model.named_modules():
+        if isinstance(module, torch.nn.Dropout):
+            attends = name.endswith(("attention.self.dropout", "attention.dropout"))
+            if module.p != (shape.attention_dropout if attends else shape.dropout):
+                return False
+    return True
+
+
+def _hooked(parameter: Any) -> bool:
+    return bool(parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None))
+
+
+def fusable(model: Any, device: torch.device, bf16: bool) -> bool:
+    """Whether the engine's fused layers take this model here; else it is packed, and torch's optimizer updates it."""
+    if any(not parameter.requires_grad for parameter in model.parameters()) or why_not_fused(model):
+        return False
+    return device.type == "cpu" or (device.type == "cuda" and bf16 and find_spec("triton") is not None)
+
+
+def why_not_adamw(optimizer: Any, model: Any, *, fused: bool) -> str:
+    """What of torch's optimizer the engine would pass over; `fused`: where the engine writes the update out itself."""
+    if type(optimizer) is not torch.optim.AdamW:
+        return f"the optimizer is {type(optimizer).__name__}"
+    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+    if any(hooks) or torch_optimizer._global_optimizer_pre_hooks or torch_optimizer._global_optimizer_post_hooks:
+        return "the optimizer has hooks"
+    groups = optimizer.param_groups
+    if any(group["amsgrad"] or group["maximize"] or group["differentiable"] for group in groups):
+        return "AdamW with amsgrad, maximize or differentiable"
+    if len({(float(group["lr"]), tuple(group["betas"]), group["eps"]) for group in groups}) > 1:
+        return "the optimizer's groups differ in more than weight decay"
+    if not groups[0]["eps"] > 0 or not all(0 <= beta < 1 for beta in groups[0]["betas"]):
+        return "AdamW's betas or epsilon are unusual"
+    names = {id(each): name for name, each in model.named_parameters() if each.requires_grad}
+    found = [names.get(id(parameter)) for group in groups for parameter in group["params"]]
+    if sorted(map(str, found)) != sorted(names.values()):
+        return "the optimizer holds other parameters than the model trains"
+    decays = {group["weight_decay"] for group in groups} - {0.0}
+    decaying = {names[id(each)] for group in groups for each in group["params"] if group["weight_decay"]}
+    matrices = {name for name, each in model.named_parameters() if each.dim() > 1}
+    if fused and (len(decays) > 1 or (decays and decaying != matrices)):
+        return "weight decay is not on all matrices and nothing else"
+    states = [state for state in optimizer.state.values() if state]
+    if len({float(state["step"]) for state in states}) > 1 or len(states) not in (0, len(names)):
+        return "parameters have had different numbers of steps"
+    return ""
+
+
+class Watch:
+    """A model and torch's AdamW as they were when the engine took them; `changed` is cheap enough for every step."""
+
+    def __init__(self, model: Any, optimizer: Any) -> None:
+        self.optimizer = optimizer
+        self.rule = _rule(optimizer)
+        self.modules = list(model.modules())
+        self.dropouts = [(module, module.p) for module in self.modules if isinstance(module, torch.nn.Dropout)]
+        self.parameters = list(model.parameters())
+        self.parts = [
+            list(vars(module)[kind].values()) for module in self.modules for kind in ("_modules", "_parameters")
+        ]
+        self.hooks, self.forwards, self.places = self._hooks(), self._forwards(), self._places()
+
+    def changed(self) -> str:
+        """What was done since then that the engine does not follow, whoever did it; empty for nothing."""
+        groups = self.optimizer.param_groups
+        if len({float(group["lr"]) for group in groups}) > 1:
+            return "the optimizer's groups have different rates"
+        if _rule(self.optimizer) != self.rule:
+            return "the optimizer's settings have changed"
+        return ""
+
+    def model_changed(self) -> str:
+        """The same for the model."""
+        if self._hooks() != self.hooks or any(map(_hooked, self.parameters)):
+            return "the model has hooks"
+        if self._forwards() != self.forwards:
+            return "the forward method of a module was replaced"
+        parts = iter(self.parts)
+        for module in self.modules:
+            for kind in ("_modules", "_parameters"):
+                before, found = next(parts), vars(module)[kind].values()
+                if len(before) != len(found) or any(one is not other for one, other in zip(before, found, strict=True)):
+                    return "a part of the model was replaced"
+        if any(module.p != rate for module, rate in self.dropouts):
+            return "the rate of a dropout was changed"
+        return "" if self._places() == self.places else "weights were frozen or have another place"
+
+    def _hooks(self) -> int:
+        everywhere = sum(len(getattr(torch_module, f"_global{name}", ())) for name in HOOKS)
+        return everywhere + sum(len(vars(module)[name]) for module in self.modules for name in HOOKS)
+
+    def _forwards(self) -> int:
+        return sum("forward" in vars(module) for module in self.modules)
+
+    def _places(self) -> list[tuple[int, bool]]:
+        return [(each.data_ptr(), each.requires_grad) for each in self.parameters]
+
+
+def _rule(optimizer: Any) -> list[Any]:
+    return [
+        (tuple(group["betas"]), group["eps"], group["weight_decay"], group["amsgrad"], len(group["params"]))
+        for group in optimizer.param_groups
+    ]
