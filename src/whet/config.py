@@ -63,7 +63,7 @@ class DataConfig:
         "auto", "do quotes enclose fields, or belong to the text", "--quoting"
     )
     header: Literal["auto", "yes", "no"] = setting("auto", "does the first row name the columns", "--header")
-    sheet: str | None = setting(None, "sheet of an Excel file with more than one", "--sheet")
+    sheet: str | None = setting(None, "sheet of an Excel file, or table of a database, with more than one", "--sheet")
     drop: tuple[str, ...] = setting((), f"leave out rows: {', '.join(DROPS)}; or all but the last", "--drop")
     drop_empty: bool = setting(False, "leave out rows with an empty text: the same as --drop empty", "--drop-empty")
     repair: tuple[str, ...] = setting(

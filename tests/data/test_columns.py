@@ -123,3 +123,52 @@ def test_without_labels_only_the_text_is_needed() -> None:
     examples = load_examples({"text": TEXTS}, labelled=False)
     assert list(examples.splits) == ["test"]
     assert examples.splits["test"].column_names == ["text", "row"]
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ([f"2024-{1 + n % 12:02}-{1 + n % 28:02}" for n in range(COUNT)], "it holds dates"),
+        ([f"Mon Apr {1 + n % 28:02} 22:19:45 PDT 2009" for n in range(COUNT)], "it holds dates"),
+        (OTHERS, "it holds free text"),
+        ([7000 + n for n in range(COUNT)], "another whole number in every row"),
+        ([f"ticket-{n}" for n in range(COUNT)], "40 different values in 40 rows"),
+    ],
+)
+def test_a_label_by_name_that_is_none_is_passed_over_with_a_sentence(values: list[Any], why: str) -> None:
+    examples = load({"text": TEXTS, "type": values, "verdict": LABELS})
+    assert examples.columns.label == "verdict"
+    assert any(line.startswith("'type' is not taken as the label: ") and why in line for line in examples.messages)
+    with pytest.raises(DataError, match=f"no column that looks like a label.*'type' is not taken.*{why}"):
+        load({"text": TEXTS, "type": values})
+
+
+def test_a_label_that_is_named_is_taken_whatever_it_holds() -> None:
+    with pytest.raises(DataError, match="40 different values"):
+        load({"text": TEXTS, "type": [f"ticket-{n}" for n in range(COUNT)]}, label="type")
+    tags = [f"a|t{n % 13}|u{n % 11}" for n in range(COUNT)]
+    assert load({"text": TEXTS, "tags": tags}).task.kind == "multilabel"
+
+
+def test_the_last_part_of_a_dotted_name_counts() -> None:
+    table = {"reviews.text": TEXTS, "reviews.rating": [n % 5 for n in range(COUNT)], "shop.kind": LABELS}
+    assert columns(table) == ("reviews.text", None, "reviews.rating")
+    assert columns({**table, "rating": LABELS})[2] == "rating"
+
+
+def test_a_column_with_one_value_is_no_candidate_beside_others() -> None:
+    table = {"text": TEXTS, "query": ["NO_QUERY"] * COUNT, "a": LABELS, "star": ["", "*"] * (COUNT // 2)}
+    assert columns({**table, "text": TEXTS})[2] == "a"
+
+
+def test_a_refusal_suggests_the_likeliest() -> None:
+    def suggested(table: dict[str, list[Any]]) -> tuple[str, ...]:
+        with pytest.raises(DataError) as caught:
+            load(table)
+        return caught.value.go_on
+
+    confidence = [n / COUNT for n in range(COUNT)]
+    assert suggested({"confidence": confidence, "mood": LABELS, "words": TEXTS}) == ("--label", "mood")
+    assert suggested({"title": [each[:9] for each in TEXTS], "description": TEXTS, "label": LABELS})[1] == "description"
+    switches = {name: [n % count == 0 for n in range(COUNT)] for name, count in (("toxic", 2), ("rude", 3))}
+    assert suggested({"comment": TEXTS, **switches}) == ("--label", "toxic,rude")

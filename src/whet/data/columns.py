@@ -8,18 +8,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from whet.config import DataConfig
-from whet.data.column_names import IDS, LABELS, PAIRS, TEXTS, plain
+from whet.data.column_names import IDS, KNOWN, LABELS, PAIRS, TEXTS, plain
 from whet.data.readers.raw_table import RawSplit
 from whet.errors import DataError
 from whet.utils.text import neutral
 
 PROFILE_ROWS = 5000
+MAX_VALUES = 20
+"""Different values that a label may have in however few rows."""
 PROFILE_BYTES = 8_000_000
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 DATE = (
     r"^(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))"
     r"([T ]+\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?(Z|UTC|AM|PM|[+-]\d{2}:?\d{2}))?)?$"
 )
+DAY_NAME = r"^(Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? [A-Za-z0-9 ]{4,20} \d{1,2}:\d{2}(:\d{2})?( [A-Za-z0-9+: ]{2,12})?$"
+"""As in `Mon Apr 06 22:19:45 PDT 2009` and in the heads of letters."""
 ZERO_ONE = r"^(?i:0|1|0\.0|1\.0|true|false)$"
 
 
@@ -53,10 +57,33 @@ class Profile:
     zero_one: bool = False
     """Every cell is 0 or 1, or false or true: a column of a multi-label task may look so."""
 
+    delimited: bool = False
+    """Cells may hold several labels: `|` or `;` stands in some of them, or lists."""
+
+    @property
+    def plain_name(self) -> str:
+        """The name to compare; of one inside an object the last part, unless the whole is known."""
+        return plain(self.name) if plain(self.name) in KNOWN else plain(self.name.rpartition(".")[2])
+
     @property
     def is_id(self) -> bool:
         counts_up = self.numeric and self.kind != "number" and self.distinct == self.rows >= 20
-        return plain(self.name) in IDS or counts_up
+        return self.plain_name in IDS or counts_up
+
+    @property
+    def why_no_label(self) -> str:
+        """What speaks against this column as the label, whatever it is called; nothing for one that may be it."""
+        if self.kind == "list" or self.delimited:
+            return ""
+        if self.dates:
+            return "it holds dates"
+        if self.like_prose:
+            return "it holds free text"
+        if self.numeric and self.kind != "number" and self.distinct == self.rows >= 20:
+            return "it has another whole number in every row"
+        if self.kind == "text" and not self.numeric and self.distinct > max(MAX_VALUES, min(1000, self.rows * 9 // 10)):
+            return f"it has {self.distinct:,} different values in {self.rows:,} rows"
+        return ""
 
     @property
     def like_text(self) -> bool:
@@ -147,8 +174,9 @@ def _profile(name: str, values: Any, declared: bool) -> Profile:
         values = values.cast(values.type.value_type)
     kind = column_kind(values.type)
     present = values.drop_null()
+    rows = len(present)
     words, numeric = 0.0, kind in ("whole", "number") and not declared
-    dates, zero_one = False, kind == "truth"
+    dates, zero_one, delimited = False, kind == "truth", False
     distinct = 0
     if kind == "text":
         present = present.cast(pa.large_string())
@@ -156,14 +184,18 @@ def _profile(name: str, values: Any, declared: bool) -> Profile:
         filled = trimmed.filter(pc.not_equal(trimmed, ""))
         if len(filled):
             words = pc.mean(pc.add(pc.count_substring_regex(filled, r"\s+"), 1)).as_py()
-            numeric, dates, zero_one = (
-                pc.all(pc.match_substring_regex(filled, pattern)).as_py() for pattern in (NUMBER, DATE, ZERO_ONE)
+            numeric, days, named_days, zero_one = (
+                pc.all(pc.match_substring_regex(filled, pattern)).as_py()
+                for pattern in (NUMBER, DATE, DAY_NAME, ZERO_ONE)
             )
+            dates = days or named_days
+            present = filled
+            delimited = pc.any(pc.match_substring_regex(filled, r"[|;]|^\[")).as_py()
     elif numeric and len(present):
         zero_one = pc.all(pc.or_(pc.equal(present, 0), pc.equal(present, 1))).as_py()
     if kind not in ("list", "other"):
         distinct = pc.count_distinct(present).as_py()
-    return Profile(name, kind, len(present), distinct, words, numeric, dates, zero_one)
+    return Profile(name, kind, rows, distinct, words, numeric, dates, zero_one, delimited)
 
 
 def column_kind(type_: Any) -> str:
@@ -219,26 +251,50 @@ def _choose_label(split: RawSplit, profiles: Sequence[Profile], config: DataConf
     if config.label is not None:
         return config.label
     texts = {config.text, config.pair}
-    free = [p for p in profiles if p.name not in texts and plain(p.name) not in IDS]
+    free = [p for p in profiles if p.name not in texts and p.plain_name not in IDS]
+    refused = {} if config.min_rows or config.rare else {p.name: p.why_no_label for p in free if p.why_no_label}
     for tier in LABELS:
-        named = [p for p in free if plain(p.name) in tier and not p.like_prose]
+        named = [p for p in _named(free, tier) if p.name not in refused and not p.like_prose]
         if len(named) == 1:
             return named[0].name
         if named:
-            raise _ambiguous(split, "the label", [p.name for p in named], "--label NAME")
+            raise _ambiguous(split, "the label", named, "--label NAME", ("--label", _likeliest(named)))
     alike = [p for p in free if p.like_label and not p.like_text]
+    alike = [p for p in alike if p.kind == "list" or p.distinct > 1] or alike
     if len(alike) == 1:
         return alike[0].name
     if alike:
-        hint = "--label NAME"
+        hint, likeliest = "--label NAME", _likeliest(alike)
         switches = [p.name for p in alike if p.zero_one]
         if len(switches) > 1:  # all of them: the task would be another one without the last
             hint += f", or several for a multi-label task: --label {shlex.quote(','.join(switches))}"
-        raise _ambiguous(split, "the label", [p.name for p in alike], hint)
+            likeliest = ",".join(switches) if len(switches) == len(alike) else likeliest
+        raise _ambiguous(split, "the label", alike, hint, ("--label", likeliest))
+    why = f" {passed_over(profiles, '')}" if passed_over(profiles, "") else ""
+    hint = "If the first word of each line is its label, say --delimiter space. " if split.label_hint else ""
     raise split.error(
-        "there is no column that looks like a label.",
-        f"Columns: {_listed(split.columns)}. Say which one with --label NAME.",
+        f"there is no column that looks like a label.{why}",
+        f"{hint}Columns: {_listed(split.columns)}. Say which one with --label NAME.",
+        go_on=split.label_hint,
     )
+
+
+def passed_over(profiles: Sequence[Profile], label: str) -> str:
+    """The sentence about columns that are called like a label and are none; empty where there are none of them."""
+    names = {name for tier in LABELS for name in tier}
+    called = [p for p in profiles if p.plain_name in names and p.why_no_label and p.name not in label.split(",")]
+    told = [f"{neutral(p.name)!r} is not taken as the label: {p.why_no_label}" for p in called[:3]]
+    return f"{'; '.join(told)}." if told else ""
+
+
+def _named(profiles: Sequence[Profile], names: Sequence[str]) -> list[Profile]:
+    """The columns with one of these names; if there are none, those with one as the last part of a dotted name."""
+    return [p for p in profiles if plain(p.name) in names] or [p for p in profiles if p.plain_name in names]
+
+
+def _likeliest(alike: Sequence[Profile]) -> str:
+    """The one to suggest: names before numbers, few values before many, in the order of the columns."""
+    return min(alike, key=lambda p: (p.numeric or p.kind == "number", p.distinct or 1000)).name
 
 
 def _choose_texts(
@@ -247,27 +303,27 @@ def _choose_texts(
     if config.text is not None:
         return config.text, config.pair
     usable = [p for p in free if p.kind == "text" and p.name != config.pair]
-    by_name = {plain(p.name): p for p in usable}
+    by_name = {p.plain_name: p for p in usable} | {plain(p.name): p for p in usable}
     if config.pair is None:
         for first, second in PAIRS:
             if first in by_name and second in by_name:
                 return by_name[first].name, by_name[second].name
     for tier in TEXTS:
-        named = [p.name for p in usable if plain(p.name) in tier]
+        named = _named(usable, tier)
         if len(named) > 1:
-            raise _ambiguous(split, "the text", named, _text_hint(named))
+            raise _ambiguous_text(split, named)
         if named:
-            return named[0], config.pair
-    alike = [p.name for p in usable if p.like_text]
+            return named[0].name, config.pair
+    alike = [p for p in usable if p.like_text]
     if not alike:
         # By elimination: the only column left that is neither label nor id.
-        alike = [p.name for p in usable if not p.is_id and not p.numeric]
+        alike = [p for p in usable if not p.is_id and not p.numeric and not p.dates]
     if not alike and len(usable) == 1 and (not labelled or len(free) == 1):
-        alike = [usable[0].name]
+        alike = [usable[0]]
     if len(alike) == 1:
-        return alike[0], config.pair
+        return alike[0].name, config.pair
     if alike:
-        raise _ambiguous(split, "the text", alike, _text_hint(alike))
+        raise _ambiguous_text(split, alike)
     of_label = f" besides the label {label!r}" if label else ""
     raise split.error(
         f"there is no column that looks like text{of_label}.",
@@ -275,9 +331,14 @@ def _choose_texts(
     )
 
 
-def _text_hint(names: Sequence[str]) -> str:
-    return f"--text {names[0]}, or for pairs --text {names[0]} --pair {names[1]}"
+def _ambiguous_text(split: RawSplit, alike: Sequence[Profile]) -> DataError:
+    longest = max(alike, key=lambda p: p.words).name
+    hint = f"--text {longest}, or for pairs --text {alike[0].name} --pair {alike[1].name}"
+    return _ambiguous(split, "the text", alike, hint, ("--text", longest))
 
 
-def _ambiguous(split: RawSplit, what: str, candidates: Sequence[str], hint: str) -> DataError:
-    return split.error(f"more than one column may be {what}: {_listed(candidates)}.", f"Say which: {hint}")
+def _ambiguous(
+    split: RawSplit, what: str, candidates: Sequence[Profile], hint: str, go_on: tuple[str, str]
+) -> DataError:
+    listed = _listed([p.name for p in candidates])
+    return split.error(f"more than one column may be {what}: {listed}.", f"Say which: {hint}", go_on=go_on)

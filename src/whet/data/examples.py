@@ -16,7 +16,7 @@ from typing import Any
 from whet.config import DataConfig
 from whet.data.audit.shortcuts import shortcut_columns
 from whet.data.cache import Echo, fingerprint, get_or_build
-from whet.data.columns import Columns, choose_columns, column_kind, label_columns, own_name
+from whet.data.columns import Columns, choose_columns, column_kind, label_columns, own_name, passed_over, profile
 from whet.data.dropping import LISTED, Cleaning, summary_lines, without_dropped
 from whet.data.example_files import SplitRows
 from whet.data.label_reader import LabelReader
@@ -24,6 +24,7 @@ from whet.data.labels import labels_of_task, understand_labels
 from whet.data.rare_labels import for_known_labels, without_rare
 from whet.data.readers.raw_table import RawSplit
 from whet.data.readers.source import Source, find_source, read_source
+from whet.data.source_digests import digests
 from whet.data.split_writer import SplitWriter, write_made_splits
 from whet.errors import DataError, shortened_list
 from whet.task import Task
@@ -83,7 +84,7 @@ def load_examples(
     with tempfile.TemporaryDirectory(prefix="whet-") as spool:
         found = find_source(source, config, Path(spool))
         whole = [whole_below] if whole_below else []
-        key = fingerprint(VERSION, _settings(config), _content(found, config), labelled, _task_key(task), *whole)
+        key = fingerprint(VERSION, _settings(config), digests(found, config), labelled, _task_key(task), *whole)
 
         def build(folder: Path) -> None:
             _Builder(found, config, folder, labelled, task, whole_below).build()
@@ -101,43 +102,6 @@ def _settings(config: DataConfig) -> dict[str, Any]:
 
 def _task_key(task: Task | None) -> list[Any]:
     return [] if task is None else [task.kind, *task.labels]
-
-
-def _content(found: Source, config: DataConfig) -> list[Any]:
-    """What the source holds, as bytes or as values: the cache is never stale."""
-    parts: list[Any] = [found.kind]
-    for split, paths in found.files.items():
-        parts.append([split, *([path.name, _file_digest(path)] for path in paths)])
-    if found.kind == "labelled folders":
-        for split, folders in found.value.items():
-            for label, paths in folders.items():
-                parts.append([split, label, *(path.name for path in paths), *map(_file_digest, paths)])
-    elif found.kind in ("hub", "object"):
-        splits = read_source(dataclasses.replace(found, files={}), config, Path())
-        parts.extend([name, _table_digest(split)] for name, split in splits.items())
-    return parts
-
-
-def _file_digest(path: Path) -> str:
-    import hashlib
-
-    from whet.data.readers.text_files import unreadable
-
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "blake2b").hexdigest()
-    except OSError as error:
-        raise unreadable(path, error) from None
-
-
-def _table_digest(split: RawSplit) -> str:
-    import hashlib
-
-    digest = hashlib.blake2b(str(split.schema.remove_metadata()).encode())
-    digest.update(json.dumps([split.class_names, list(split.nested)]).encode())
-    for batch in split.read(None):
-        digest.update(batch.serialize())
-    return digest.hexdigest()
 
 
 class _Builder:
@@ -159,7 +123,8 @@ class _Builder:
         self._note_files(raw)
         first = raw.get("train") or next(iter(raw.values()))
         want_label = self.labelled or self.task is not None
-        columns = self._columns(first, want_label)
+        columns, raw = self._columns_anywhere(first, raw, want_label)
+        first = raw.get("train") or next(iter(raw.values()))
         self._check_columns(raw, columns)
         cleaning = Cleaning({}, {})
         if self.config.drops or self.config.repair:
@@ -213,6 +178,21 @@ class _Builder:
             names = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
             self.messages.append(f"{names}: {note}")
 
+    def _columns_anywhere(
+        self, first: RawSplit, raw: dict[str, RawSplit], want_label: bool
+    ) -> tuple[Columns, dict[str, RawSplit]]:
+        """The columns of the rows themselves, or of what lies inside their objects where only these do."""
+        try:
+            return self._columns(first, want_label), raw
+        except DataError as error:
+            inside = {name: split.unfolded for name, split in raw.items() if split.unfolded is not None}
+            if first.unfolded is None or len(inside) < len(raw):
+                raise
+            try:
+                return self._columns(first.unfolded, want_label), inside
+            except DataError:
+                raise error from None
+
     def _columns(self, first: RawSplit, want_label: bool) -> Columns:
         if self.labelled or not want_label:
             return choose_columns(first, self.config, labelled=self.labelled)
@@ -248,7 +228,7 @@ class _Builder:
         first = next(iter(raw.values()))
         if self.labelled:
             reader, rare = without_rare(reader, raw["train"], self.config)
-        labels = " / ".join(map(neutral, reader.task.labels[:6])) + (" / â¦" if len(reader.task.labels) > 6 else "")
+        labels = " / ".join(map(neutral, reader.task.labels[:6])) + (" / …" if len(reader.task.labels) > 6 else "")
         what = f"{reader.task.kind}, {labels}" if labels else reader.task.kind
         note = f" ({reader.note})" if reader.note else ""
         names = label_columns(first, columns.label)
@@ -256,6 +236,8 @@ class _Builder:
         self.messages.append(f"Columns: {texts}, label {given}: {what}{note} ({flags} --label --task).")
         if rare:
             self.messages.append(rare)
+        if self.config.label is None and (sentence := passed_over(profile(first), columns.label)):
+            self.messages.append(sentence)
         return reader
 
     def _check_columns(self, raw: dict[str, RawSplit], columns: Columns) -> None:

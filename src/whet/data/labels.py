@@ -147,6 +147,7 @@ def _whole_numbers(train: RawSplit, found: Survey, column: str, config: DataConf
             f"the label has {len(numbers)} different whole numbers: classes or a quantity?",
             "Say --task multiclass or --task regression.",
             column=column,
+            go_on=("--task", "regression"),
         )
     task = _classes_task(train, [str(number) for number in numbers], column, config, found)
     graded = not asked and 3 <= len(numbers) == numbers[-1] - numbers[0] + 1 <= MAX_GRADES
@@ -167,6 +168,7 @@ def _several_in_a_cell(train: RawSplit, found: Survey, column: str, config: Data
             f"the label {example!r} may be one label or several separated by {doubtful!r}.",
             f"Say --task multiclass, or --label-delimiter '{doubtful}'.",
             column=column,
+            go_on=("--task", "multiclass"),
         )
     return None
 
@@ -229,6 +231,7 @@ def _classes_task(
             "That is more than a classifier can learn; name another column with --label, or leave rare labels out "
             "(--min-rows 3) or merge them (--rare other).",
             column=column,
+            go_on=("--rare", "other"),
         )
     return task
 

@@ -126,6 +126,7 @@ def _refuse_too_rare(keys: Any, strata: Any, task: Task, needed: int) -> None:
     raise DataError(
         f"labels have too few different texts to be split in {needed}: {listed}.",
         "Add rows, merge the labels (--rare other), or give your own files: --validation FILE --test FILE.",
+        go_on=("--rare", "other"),
     )
 
 

@@ -41,7 +41,7 @@ def test_several_sheets_ask_and_an_unknown_one_is_refused(tmp_path: Path) -> Non
 
 
 def test_a_sheet_of_another_kind_of_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no Excel file"):
+    with pytest.raises(DataError, match="neither an Excel file nor a database"):
         load(write(tmp_path / "a.csv", as_csv(labelled())), sheet="Reviews")
 
 

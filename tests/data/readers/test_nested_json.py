@@ -56,3 +56,27 @@ def test_a_row_without_the_object_has_an_empty_text(tmp_path: Path) -> None:
     found = [*rows(), {"id": 1, "content": None, "label": "a"}]
     with pytest.raises(DataError, match=r"1 row has an empty text \(rows 41\)"):
         load(lines(tmp_path, found), text="content.text")
+
+
+def test_what_is_inside_is_used_where_nothing_else_does(tmp_path: Path) -> None:
+    found = [{"id": row["id"], "content": row["content"], "meta": {"kind": row["label"]}} for row in rows()]
+    examples = load(lines(tmp_path, found), label="meta.kind")
+    assert (examples.columns.text, examples.columns.label) == ("content.text", "meta.kind")
+    alone = [{"data": {"text": row["content"]["text"], "label": row["label"]}} for row in rows()]
+    assert load(lines(tmp_path, alone)).columns.text == "data.text"
+
+
+def test_a_list_for_each_split_makes_these_splits(tmp_path: Path) -> None:
+    pairs = [[text(n), "ab"[n % 2]] for n in range(40)]
+    value = {"train": pairs[:30], "val": pairs[30:35], "test": pairs[35:], "oos": [["x", "y"]]}
+    examples = load(write(tmp_path / "a.json", json.dumps(value)))
+    assert examples.origin["rows"] == {"train": 30, "validation": 5, "test": 5}
+    objects = {
+        name: [dict(zip(("text", "label"), pair, strict=True)) for pair in value[name]] for name in ("train", "test")
+    }
+    assert load(write(tmp_path / "b.json", json.dumps(objects))).origin["splits"]["test"] == "given"
+
+
+def test_rows_as_lists_are_columns_without_names(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", json.dumps([[text(n), "ab"[n % 2]] for n in range(40)]))
+    assert load(path).columns.text == "column_1"

@@ -103,7 +103,7 @@ def test_json_of_other_shapes(tmp_path: Path, value: Any) -> None:
 
 
 def test_json_fields_that_come_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whet.data.readers.json_files.BATCH_ROWS", 10)
+    monkeypatch.setattr("whet.data.readers.object_rows.BATCH_ROWS", 10)
     lines = [json.dumps({"text": t, "label": y} | ({"extra": n} if n > 30 else {})) for n, (t, y) in enumerate(ROWS)]
     assert everything(load(write(tmp_path / "a.jsonl", "\n".join(lines)))) == ROWS
 
@@ -285,14 +285,3 @@ def test_files_that_differ_by_a_number_are_parts_and_others_are_not(tmp_path: Pa
     write(tmp_path / "others.csv", as_csv(labelled(20)))
     with pytest.raises(DataError, match="a folder without train, validation or test files"):
         load(tmp_path)
-
-
-def test_a_database_is_called_by_its_name(tmp_path: Path) -> None:
-    import sqlite3
-
-    path = tmp_path / "rows.csv"
-    with sqlite3.connect(path) as connection:
-        connection.execute("create table rows (text, label)")
-    connection.close()
-    with pytest.raises(DataError, match=r"this is a SQLite database\. Export a table: sqlite3 -header -csv"):
-        load(path)

@@ -69,6 +69,12 @@ class Attempt:
         return self.width >= 2 and self.agreeing == 1.0 and not self.broken
 
     @property
+    def has_labels(self) -> bool:
+        """Two columns, one of which holds few values again and again, as in `a text;joy`."""
+        columns = list(zip(*self.rows, strict=True)) if self.consistent and self.width == 2 else []
+        return self.dialect.delimiter != "," and any(map(_all_recur, columns))
+
+    @property
     def names_known(self) -> bool:
         """The first row has a name that people give to columns."""
         return len(self.rows) > 0 and len(self.rows[0]) >= 2 and any(plain(c) in KNOWN for c in self.rows[0])
@@ -82,8 +88,8 @@ def find_dialect(sample: Sequence[str], whole: bool, suffix: str, config: DataCo
     candidates = [usual] if usual else [",", "\t", ";", "|"]
     attempts = [_best_quoting(sample, whole, delimiter, config) for delimiter in candidates]
     if suffix == ".txt":
-        # Plain text has commas too: only a header or a tab says that it is a table.
-        attempts = [a for a in attempts if a.dialect.delimiter == "\t" or a.names_known]
+        # Plain text has commas too: only a header, a tab or a column of labels says that it is a table.
+        attempts = [a for a in attempts if a.dialect.delimiter == "\t" or a.names_known or a.has_labels]
     consistent = [attempt for attempt in attempts if attempt.consistent]
     if len(consistent) > 1:
         named = [attempt for attempt in consistent if attempt.names_known]
@@ -93,6 +99,10 @@ def find_dialect(sample: Sequence[str], whole: bool, suffix: str, config: DataCo
                 f"the columns may be separated by {options}.",
                 "Say which: --delimiter ',' or --delimiter ';' or --delimiter tab.",
                 file=file,
+                go_on=(
+                    "--delimiter",
+                    max(consistent, key=lambda a: a.width).dialect.spoken.replace("vertical bar", "pipe"),
+                ),
             )
         return named[0].dialect
     if consistent:
@@ -110,7 +120,7 @@ def _given_delimiter(given: str) -> str:
     if len(delimiter) != 1 or delimiter in '"\r\n':
         raise DataError(
             f"--delimiter is {given!r}.",
-            "It must be one character, or one of: tab, comma, semicolon, pipe, none.",
+            "It must be one character, or one of: tab, comma, semicolon, pipe, space, none.",
         )
     return delimiter
 
@@ -216,4 +226,5 @@ def find_header(rows: Sequence[Sequence[str]], config: DataConfig, file: str) ->
         f"the first row may be names of columns or data: {', '.join(map(repr, first[:6]))}.",
         "Say --header yes or --header no.",
         file=file,
+        go_on=("--header", "no" if any(len(cell.split()) > 4 or len(cell) > 40 for cell in first) else "yes"),
     )

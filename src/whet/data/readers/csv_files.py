@@ -11,6 +11,7 @@ from typing import Any
 
 from whet.config import DataConfig
 from whet.data.readers.csv_dialect import NO_DELIMITER, Attempt, Dialect, find_dialect, find_header
+from whet.data.readers.label_lines import FLAG, begins_with_label, may_begin_with_label, read_label_lines
 from whet.data.readers.raw_table import BATCH_ROWS, Part, RawSplit, Spill
 from whet.data.readers.text_files import OverlongLine, lines, mend_surrogates, plain_suffix
 from whet.errors import DataError
@@ -26,6 +27,8 @@ def read_delimited(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
     sample, whole = _sample(path, config.encoding, limit)
     if not any(line.strip() for line in sample):
         raise DataError("the file is empty.", file=path.name)
+    if config.delimiter in (FLAG, " ") or (config.delimiter is None and begins_with_label(sample)):
+        return read_label_lines(lines(path, config.encoding, _longest_line(limit)), path, config, scratch)
     dialect = find_dialect(sample, whole, plain_suffix(path), config, path.name)
     reader = _Rows(path, dialect, config.encoding, limit)
     header, width = _shape(sample, dialect, config, path.name)
@@ -45,7 +48,15 @@ def read_delimited(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
             file=path.name,
         )
     part = Part(path.name, spill.rows, path.stat().st_size)
-    return RawSplit(spill.schema, spill.read, (part,), notes=(_note(dialect, header),), surrogates=surrogates)
+    alone = dialect.delimiter == NO_DELIMITER and config.delimiter is None and may_begin_with_label(sample)
+    return RawSplit(
+        spill.schema,
+        spill.read,
+        (part,),
+        notes=(_note(dialect, header),),
+        surrogates=surrogates,
+        label_hint=("--delimiter", FLAG) if alone else (),
+    )
 
 
 def _note(dialect: Dialect, header: Sequence[str] | None) -> str:
@@ -180,7 +191,7 @@ class _Rows:
         else:
             message = f"the row cannot be read (line {line}): {problem}."
         hint = "Double a quote inside a quoted field; if quotes are part of the text, say --quoting no."
-        return DataError(message, hint, file=self.path.name, row=row)
+        return DataError(message, hint, file=self.path.name, row=row, go_on=("--quoting", "no"))
 
 
 class _Nul(Exception):

@@ -95,6 +95,7 @@ def _sheet(book: Any, path: Path, name: str | None) -> Any:
             f"more than one sheet has rows: {', '.join(sheet.title for sheet in filled)}.",
             f"Say which: --sheet {shlex.quote(filled[0].title)}",
             file=path.name,
+            go_on=("--sheet", filled[0].title),
         )
     return filled[0]
 

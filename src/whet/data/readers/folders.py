@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from whet.config import DataConfig
-from whet.data.column_names import SPLITS
-from whet.data.readers.raw_table import BATCH_ROWS, Part, RawSplit, Spill
-from whet.data.readers.source import DELIMITED, Source
-from whet.data.readers.text_files import plain_suffix
+from whet.data.column_names import LABELS, SPLITS, plain
+from whet.data.readers.raw_table import BATCH_ROWS, Batches, Part, RawSplit, Spill, join
+from whet.data.readers.source import DELIMITED, Source, read_file
+from whet.data.readers.text_files import first_bytes, plain_suffix
 from whet.errors import DataError
+from whet.utils.text import neutral
 
 TABLES = (
     *(suffix for suffix in DELIMITED if suffix != ".txt"),
     ".json", ".jsonl", ".ndjson", ".parquet", ".pq", ".arrow", ".feather", ".xlsx",
 )  # fmt: skip
+BINARY = (
+    ".pdf", ".doc", ".docx", ".zip", ".gz", ".tar", ".bz2", ".zst", ".xls", ".ods", ".png", ".jpg", ".jpeg", ".gif",
+    ".py", ".pyc", ".pkl", ".pt", ".bin", ".safetensors", ".db", ".sqlite", ".duckdb", ".html", ".xml",
+    ".toml", ".yaml",
+)  # fmt: skip
+ABOUT = ("readme", "license", "licence", "copying", "changelog", "notes", "about")
+"""Beginnings of the names of files that tell about the others."""
+MAX_CLASS_FILES, FEWEST_LINES = 100, 3
 UNLABELLED = ("unsup", "unsupervised", "unlabeled", "unlabelled")
 
 
@@ -35,10 +46,10 @@ def find_folder(folder: Path) -> Source:
         data = folder / "data"
         if [entry.name for entry in folders] == ["data"] and split_files(data):
             return find_folder(data)
-        labelled = _labelled_folders(folder, folders)
+        labelled = _labelled_folders(folder, folders) or _labelled_files(folder)
         if labelled is not None:
             return labelled
-    files = split_files(folder)
+    files = split_files(folder) or _plain_split_files(entries)
     if files:
         kinds = {plain_suffix(path) for paths in files.values() for path in paths}
         if len(kinds) > 1 and any(len({plain_suffix(p) for p in paths}) > 1 for paths in files.values()):
@@ -51,6 +62,8 @@ def find_folder(folder: Path) -> Source:
         return Source("files", tables[0].name, {"train": (tables[0],)})
     if tables and are_parts(tables):
         return Source("files", folder.name, {"train": tuple(tables)})
+    if labels := _labelled_files(folder):
+        return labels
     inner = next((entry for entry in folders if split_files(entry)), None)
     if inner is not None:
         names = ", ".join(entry.name for entry in folders[:10])
@@ -82,6 +95,102 @@ def split_files(folder: Path) -> dict[str, tuple[Path, ...]]:
     return {split: tuple(paths) for split, paths in found.items()}
 
 
+def _plain_split_files(entries: list[Path]) -> dict[str, tuple[Path, ...]]:
+    """train.txt, val.txt and test.txt: text files that are named after splits, where there are no tables."""
+    named = [(split_of(path), path) for path in entries if _is_plain(path)]
+    found: dict[str, list[Path]] = {}
+    for split, path in named:
+        if split:
+            found.setdefault(split, []).append(path)
+    return {split: tuple(paths) for split, paths in found.items()} if "train" in found else {}
+
+
+def _is_plain(path: Path) -> bool:
+    """A file of text that is no table and does not tell about other files."""
+    return (
+        path.is_file()
+        and plain_suffix(path) not in (*TABLES, *BINARY, ".md")
+        and not path.name.startswith(".")
+        and not path.name.casefold().startswith(ABOUT)
+    )
+
+
+def _labelled_files(folder: Path) -> Source | None:
+    """A file for each label: pos.txt and neg.txt with a text a line, reviews.pos and reviews.neg, or tables."""
+    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith((".", "_")))
+    splits = {split_of(entry): entry for entry in entries if entry.is_dir()}
+    if splits and all(splits) and len(splits) == len(entries):
+        found = {str(name): _files_by_label(entry) for name, entry in splits.items()}
+    else:
+        found = {"train": {} if splits else _files_by_label(folder)}
+    if not found.get("train") or not all(found.values()):
+        return None
+    note = f"The names of the files are the labels: {', '.join(map(neutral, found['train']))}."
+    return Source("labelled files", folder.name, value=found, notes=(note,))
+
+
+def _files_by_label(folder: Path) -> dict[str, Path]:
+    """The files by what their names differ in; nothing where they are not one table for each label."""
+    entries = [entry for entry in sorted(folder.iterdir()) if not entry.name.startswith((".", "_"))]
+    tables = [path for path in entries if path.is_file() and plain_suffix(path) in TABLES]
+    files = tables or [path for path in entries if _is_plain(path)]
+    others = [path for path in entries if path not in files and not path.name.casefold().startswith(ABOUT)]
+    if others or not 2 <= len(files) <= MAX_CLASS_FILES or are_parts(files) or any(map(split_of, files)):
+        return {}
+    suffixes, stems = {path.suffix for path in files}, {path.stem for path in files}
+    if len(suffixes) == 1:
+        labels = {path.stem: path for path in files}
+    elif len(stems) == 1 and len(suffixes) == len(files):
+        labels = {path.suffix.removeprefix("."): path for path in files}
+    else:
+        return {}
+    return labels if tables or all(map(_has_lines, files)) else {}
+
+
+def _has_lines(path: Path) -> bool:
+    return sum(bool(line.strip()) for line in first_bytes(path, 65_536).splitlines()) >= FEWEST_LINES
+
+
+def read_labelled_files(found: dict[str, dict[str, Path]], config: DataConfig, scratch: Path) -> dict[str, RawSplit]:
+    """The rows of each file with its label behind them; a text a line where the files are no tables."""
+    lines = dataclasses.replace(config, delimiter="none", header="no")
+    splits = {}
+    for split, labels in found.items():
+        parts = []
+        for label, path in labels.items():
+            is_table = plain_suffix(path) in TABLES
+            rows = read_file(path, config if is_table else lines, scratch)
+            if not is_table:
+                rows = dataclasses.replace(rows, notes=())
+            named = [name for name in rows.columns if plain(name) in {each for tier in LABELS for each in tier}]
+            if named:
+                raise DataError(
+                    f"{str(path.parent)!r} is a folder without train, validation or test files, and its tables have "
+                    f"a label of their own, {named[0]!r}, beside their names.",
+                    f"Name a file in it, or a glob such as {str(path.parent / ('*' + path.suffix))!r}.",
+                )
+            parts.append(_with_label(rows, label))
+        splits[split] = join(parts)
+    return splits
+
+
+def _with_label(split: RawSplit, label: str) -> RawSplit:
+    """The same with one label for all rows."""
+    import pyarrow as pa
+
+    field = pa.field("label", pa.string())
+
+    def read(columns: Sequence[str] | None = None) -> Batches:
+        own = None if columns is None else [name for name in columns if name != "label"]
+        for batch in split.read(own):
+            column = pa.array([label] * batch.num_rows, pa.string())
+            whole = pa.record_batch([*batch.columns, column], schema=pa.schema([*batch.schema, field]))
+            yield whole if columns is None else whole.select(list(columns))
+
+    schema = pa.schema([*split.schema, field])
+    return dataclasses.replace(split, schema=schema, read=read, unfolded=None)
+
+
 def _labelled_folders(folder: Path, folders: list[Path]) -> Source | None:
     """pos/ and neg/ here, or in each of train/ and test/."""
     splits = {split_of(entry): entry for entry in folders}
@@ -96,7 +205,10 @@ def _labelled_folders(folder: Path, folders: list[Path]) -> Source | None:
     labels: dict[str, dict[str, list[Path]]] = {}
     for split, subs in inner.items():
         for sub in subs:
-            texts = sorted(path for path in sub.iterdir() if path.is_file() and path.suffix.lower() == ".txt")
+            files = sorted(path for path in sub.iterdir() if path.is_file() and not path.name.startswith("."))
+            texts = [path for path in files if path.suffix.lower() == ".txt"]
+            if not texts and all(path.suffix == "" for path in files):
+                texts = files  # as news groups keep their articles: 51060, 51061, …
             if not texts:
                 return None
             if sub.name.casefold() in UNLABELLED:

@@ -4,186 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from whet.config import DataConfig
-from whet.data.readers.raw_table import BATCH_ROWS, Part, RawSplit, Spill
-from whet.data.readers.text_files import OverlongLine, lines, mend_surrogates, open_text, undecodable
-from whet.errors import DataError, shortened_list
+from whet.data.column_names import SPLITS
+from whet.data.readers.object_rows import Row, SizedRow, split_of_objects
+from whet.data.readers.raw_table import RawSplit
+from whet.data.readers.text_files import OverlongLine, lines, open_text, undecodable
+from whet.errors import DataError
 
 WHOLE_FILE_LIMIT = 200_000_000
 """An object of columns has to be read at once; anything larger is refused."""
-BATCH_CHARACTERS = 16_000_000
-LOOKED_INTO = 1000
-"""Rows whose objects are looked into for the names of what they hold."""
-KINDS: dict[type, str] = {str: "text", bool: "truth", int: "whole", float: "number", dict: "nested"}
-Row = dict[str, Any]
+MAX_CELLS = 100
+"""Cells of a row that is a list and no object."""
 
 
 def read_json(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
     """The rows of a JSON file. Values keep their type; a column that mixes types cannot be used."""
     limit = int(config.max_field_mb * 1_000_000)
-    kinds: dict[str, str] = {}
-    inner: dict[str, None] = {}
-    place = scratch / f"{len(list(scratch.iterdir()))}.arrow"
-    while True:
-        spill = Spill(place)
-        try:
-            surrogates = _write(path, config, limit, kinds, inner, spill)
-            break
-        except _Wider:
-            continue  # a later row holds a type or a column that the first rows did not have: read anew
-        finally:
-            spill.close()
-    if not spill.rows:
-        raise DataError("the file has no rows.", file=path.name)
-    unusable = tuple(name for name, kind in kinds.items() if kind in ("nested", "mixed"))
-    if len(unusable) == len(kinds):
-        raise DataError(
-            f"no field can be used: {', '.join(unusable) or 'the objects are empty'}.",
-            f"Name what is inside: {shortened_list(list(inner), 20, quoted=False)} (--text)."
-            if inner
-            else "Each object needs a text and a label at its top level.",
-            file=path.name,
-        )
-    part = Part(path.name, spill.rows, path.stat().st_size)
-    objects = [name for name, kind in kinds.items() if kind == "nested"]
-    example = next(iter(inner), "field.name")
-    named = shortened_list(objects, quoted=False)
-    passed = f"passed over, for they hold objects: {named} (name what is inside: --text {example})."
-    return RawSplit(
-        spill.schema,
-        spill.read,
-        (part,),
-        nested=unusable,
-        inner=tuple(inner),
-        notes=(passed,) if objects else (),
-        surrogates=surrogates,
-    )
-
-
-class _Wider(Exception):
-    """The column kinds known so far do not hold for the whole file."""
-
-
-def dotted_names(config: DataConfig) -> list[str]:
-    """Names with a dot among those of text, pair and label: what they mean may lie inside an object."""
-    given = [config.text, config.pair, *(config.label or "").split(",")]
-    return [name.strip() for name in given if name and "." in name]
-
-
-def value_at(row: Row, name: str) -> Any:
-    """The value behind a dotted name; None where the row has none."""
-    value: Any = row
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
-
-
-def _names_inside(row: Row) -> Iterator[str]:
-    """Dotted names of all values in the objects of a row."""
-    for name, value in row.items():
-        if isinstance(value, dict):
-            yield from (f"{name}.{rest}" for rest in _names_inside(value))
-            yield from (f"{name}.{key}" for key, each in value.items() if not isinstance(each, dict))
-
-
-def _write(
-    path: Path, config: DataConfig, limit: int, kinds: dict[str, str], inner: dict[str, None], spill: Spill
-) -> int:
-    """Write the rows with these column kinds; widens them and raises where a row does not fit."""
-    rows = json_rows(path, config, limit)
-    surrogates = 0
-    first, wanted = True, dotted_names(config)
-    while batch := _take(rows, limit):
-        if first:
-            inner.update(dict.fromkeys(name for row in batch[:LOOKED_INTO] for name in _names_inside(row)))
-        for row in batch if wanted else ():
-            row.update({name: value_at(row, name) for name in wanted if name not in row and name in inner})
-        wider = _widen(kinds, batch)
-        if wider and not first:
-            raise _Wider
-        first = False
-        record_batch, mended = _record_batch(batch, kinds, path.name, spill.rows)
-        surrogates += mended
-        spill.write(record_batch)
-    return surrogates
-
-
-def _take(rows: Iterator[tuple[Row, int]], limit: int) -> list[Row]:
-    """Rows until there are enough of them, or enough characters."""
-    found: list[Row] = []
-    size = 0
-    for row, characters in islice(rows, BATCH_ROWS):
-        found.append(row)
-        size += characters
-        if size > BATCH_CHARACTERS:
-            break
-    return found
-
-
-def _widen(kinds: dict[str, str], rows: list[Row]) -> bool:
-    before = dict(kinds)
-    for row in rows:
-        for name, value in row.items():
-            kind = _kind(value)
-            known = kinds.get(name)
-            if known is None or known == "null":
-                kinds[name] = kind
-            elif kind not in (known, "null"):
-                kinds[name] = "number" if {kind, known} == {"whole", "number"} else "mixed"
-    return kinds != before
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, list):
-        inner = {_kind(item) for item in value} - {"null"}
-        if not inner or inner <= {"text"}:
-            return "list"
-        return "list" if inner <= {"whole"} else "nested"
-    if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63:
-        return "mixed"
-    return KINDS.get(type(value), "nested")
-
-
-def _record_batch(rows: list[Row], kinds: dict[str, str], file: str, before: int) -> tuple[Any, int]:
-    import pyarrow as pa
-
-    types = {
-        "text": pa.large_string(), "null": pa.large_string(), "truth": pa.bool_(), "whole": pa.int64(),
-        "number": pa.float64(), "list": pa.large_list(pa.large_string()),
-    }  # fmt: skip
-    arrays, names, mended = [], [], 0
-    for name, kind in kinds.items():
-        if kind in ("nested", "mixed"):
-            continue
-        values = [row.get(name) for row in rows]
-        if kind == "list":
-            values = [v if v is None else [i if i is None else str(i) for i in v] for v in values]
-        try:
-            array = pa.array(values, types[kind])
-        except UnicodeEncodeError:
-            pairs = [_mend(value) for value in values]
-            mended += sum(count for _, count in pairs)
-            array = pa.array([value for value, _ in pairs], types[kind])
-        arrays.append(array)
-        names.append(mend_surrogates(name)[0])
-    if not arrays:
-        arrays, names = [pa.nulls(len(rows), pa.large_string())], ["nothing usable"]
-    return pa.record_batch(arrays, names=names), mended
-
-
-def _mend(value: Any) -> tuple[Any, int]:
-    if isinstance(value, str):
-        return mend_surrogates(value)
-    if isinstance(value, list):
-        pairs = [_mend(item) for item in value]
-        return [item for item, _ in pairs], sum(count for _, count in pairs)
-    return value, 0
+    return split_of_objects(lambda: json_rows(path, config, limit), path, config, scratch)
 
 
 def json_rows(path: Path, config: DataConfig, limit: int) -> Iterator[tuple[Row, int]]:
@@ -204,9 +44,15 @@ def json_rows(path: Path, config: DataConfig, limit: int) -> Iterator[tuple[Row,
 def _one_object_per_line(start: str) -> bool:
     """JSON lines: the first line is a whole object by itself (or longer than what was looked at)."""
     line, newline, rest = start.partition("\n")
-    if not newline:
-        return len(start) >= 60_000 or _parses(line)
+    if not newline or not rest.strip():
+        return (len(start) >= 60_000 and not newline) or (_parses(line) and not _holds_rows(line))
     return _parses(line) and (not rest.strip() or rest.lstrip().startswith("{"))
+
+
+def _holds_rows(line: str) -> bool:
+    """One object that holds a list of rows, as a server answers, all in one line."""
+    lists = [value for value in json.loads(line).values() if isinstance(value, list) and len(value) > 1]
+    return any(all(isinstance(row, dict) for row in rows) for rows in lists)
 
 
 def _parses(text: str) -> bool:
@@ -281,8 +127,36 @@ def _list_rows(path: Path, encoding: str, limit: int) -> Iterator[tuple[Row, int
             raise _broken(path, ValueError("something follows the list"), row, "end of file")
 
 
-def _object_rows(path: Path, encoding: str) -> Iterator[tuple[Row, int]]:
-    """An object of columns, or one that holds the list of rows under a single name."""
+def splits_inside(path: Path, config: DataConfig) -> dict[str, str]:
+    """By split the name of its list of rows, where one object holds a list for each split; else nothing."""
+    with open_text(path, config.encoding) as text:
+        try:
+            start = text.read(65_536).lstrip()
+        except UnicodeDecodeError:
+            return {}
+    if not start.startswith("{") or _one_object_per_line(start):
+        return {}
+    value = _whole_object(path, config.encoding)
+    found = {SPLITS[name.casefold()]: name for name in value if name.casefold() in SPLITS and _are_rows(value[name])}
+    return found if "train" in found and len(found) > 1 else {}
+
+
+def _are_rows(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict | list) for row in value)
+
+
+def read_split_inside(path: Path, name: str, config: DataConfig, scratch: Path) -> RawSplit:
+    """The rows of the list of this name."""
+    limit = int(config.max_field_mb * 1_000_000)
+
+    def rows() -> Iterator[SizedRow]:
+        for number, row in enumerate(_whole_object(path, config.encoding)[name], 1):
+            yield _checked(row, path, number, limit), 1
+
+    return split_of_objects(rows, path, config, scratch)
+
+
+def _whole_object(path: Path, encoding: str) -> dict[str, Any]:
     if path.stat().st_size > WHOLE_FILE_LIMIT:
         raise DataError("one JSON object this large is not read.", "Write one object a line.", file=path.name)
     with open_text(path, encoding) as text:
@@ -290,13 +164,20 @@ def _object_rows(path: Path, encoding: str) -> Iterator[tuple[Row, int]]:
             content = text.read(WHOLE_FILE_LIMIT + 1)
             if len(content) > WHOLE_FILE_LIMIT:  # compressed, it is larger than its file
                 raise DataError("one JSON object this large is not read.", "Write one object a line.", file=path.name)
-            value = json.loads(content, object_pairs_hook=_unique)
+            return dict(json.loads(content, object_pairs_hook=_unique))
         except UnicodeDecodeError:
             raise undecodable(path, encoding) from None
         except (ValueError, RecursionError) as error:
             raise _broken(path, error, 1, "") from None
+
+
+def _object_rows(path: Path, encoding: str) -> Iterator[SizedRow]:
+    """An object of columns, or one that holds the list of rows under a single name."""
+    value = _whole_object(path, encoding)
     lists = {name: column for name, column in value.items() if isinstance(column, list)}
     of_rows = {name: rows for name, rows in lists.items() if rows and all(isinstance(r, dict) for r in rows)}
+    if any(len(rows) > 1 for rows in of_rows.values()):  # beside them one object tells about the whole
+        of_rows = {name: rows for name, rows in of_rows.items() if len(rows) > 1}
     if len(of_rows) == 1:
         rows = next(iter(of_rows.values()))
     elif of_rows:
@@ -334,6 +215,8 @@ def _decoder() -> json.JSONDecoder:
 
 
 def _checked(value: Any, path: Path, row: int, limit: int) -> Row:
+    if isinstance(value, list) and 2 <= len(value) <= MAX_CELLS and not any(isinstance(v, dict | list) for v in value):
+        value = {f"column_{number}": cell for number, cell in enumerate(value, 1)}
     if not isinstance(value, dict):
         raise DataError(
             f"the row is {'a list' if isinstance(value, list) else repr(value)[:40]}, not an object.",

@@ -46,6 +46,10 @@ class RawSplit:
     """What the reader found out about the files and a person may want to overrule."""
     surrogates: int = 0
     """Lone surrogates that were replaced, for they cannot be written as UTF-8."""
+    unfolded: RawSplit | None = None
+    """The same rows with what lies inside objects as columns, for a source whose own columns do not do."""
+    label_hint: tuple[str, ...] = ()
+    """Flags with which the file would have a label column, for where it has none."""
     kept: Any = None
     """Numbers of the rows that are read, counted from 1 in the source; None for all of them."""
 
@@ -196,4 +200,11 @@ def join(splits: Sequence[RawSplit]) -> RawSplit:
         tuple(dict.fromkeys(name for split in splits for name in split.inner)),
         tuple(dict.fromkeys(note for split in splits for note in split.notes)),
         sum(split.surrogates for split in splits),
+        _joined_insides(splits),
+        first.label_hint,
     )
+
+
+def _joined_insides(splits: Sequence[RawSplit]) -> RawSplit | None:
+    insides = [split.unfolded for split in splits if split.unfolded is not None]
+    return join(insides) if len(insides) == len(splits) else None

@@ -15,17 +15,14 @@ from whet.data.cache import expand_home
 from whet.data.column_names import SPLITS
 from whet.data.readers.arrow_files import read_arrow, read_parquet
 from whet.data.readers.csv_files import read_delimited
+from whet.data.readers.databases import SQLITE_START, is_duckdb, read_duckdb, read_sqlite
 from whet.data.readers.excel_files import read_excel
 from whet.data.readers.raw_table import RawSplit, join
 from whet.data.readers.text_files import COMPRESSED_SUFFIXES, first_bytes, plain_suffix
 from whet.errors import DataError, UsageError, WhetError
 
 Reader = Callable[[Path, DataConfig, Path], RawSplit]
-DATABASES = {
-    b"SQLite format 3\0": (
-        "a SQLite database",
-        "Export a table: sqlite3 -header -csv FILE 'select text, label from rows' > rows.csv",
-    ),
+FOREIGN = {
     b"\x89HDF\r\n": ("an HDF5 file", "Save the rows as CSV, JSON lines or Parquet."),
     b"Obj\x01": ("an Avro file", "Save the rows as Parquet or JSON lines."),
 }
@@ -38,7 +35,7 @@ class Source:
     """What was found under the name the user gave, before anything is read."""
 
     kind: str
-    """`files`, `labelled folders`, `hub` or `object`."""
+    """`files`, `labelled folders`, `labelled files`, `splits in a file`, `hub` or `object`."""
     name: str
     files: dict[str, tuple[Path, ...]] = field(default_factory=dict)
     """Files by split."""
@@ -59,7 +56,21 @@ def find_source(source: Any, config: DataConfig, scratch: Path) -> Source:
         found = Source("files", "standard input", {"train": (_spool(_standard_input(), scratch),)})
     else:
         found = _find_path(name, scratch)
-    return _with_given_splits(found, config)
+    return _with_given_splits(_with_splits_inside(found, config), config)
+
+
+def _with_splits_inside(found: Source, config: DataConfig) -> Source:
+    """One JSON file that holds a list of rows for each split is a source of these splits."""
+    from whet.data.readers.json_files import read_json, splits_inside
+
+    paths = found.files.get("train", ())
+    if list(found.files) != ["train"] or len(paths) != 1:
+        return found
+    start = first_bytes(paths[0])
+    if not start or reader_of(paths[0], start) is not read_json:
+        return found
+    names = splits_inside(paths[0], config)
+    return Source("splits in a file", found.name, value=(paths[0], names), notes=found.notes) if names else found
 
 
 def _find_path(name: str, scratch: Path) -> Source:
@@ -194,6 +205,15 @@ def read_source(source: Source, config: DataConfig, scratch: Path) -> dict[str, 
         from whet.data.readers.folders import read_labelled_folders
 
         splits = read_labelled_folders(source.value, config, scratch)
+    elif source.kind == "labelled files":
+        from whet.data.readers.folders import read_labelled_files
+
+        splits = read_labelled_files(source.value, config, scratch)
+    elif source.kind == "splits in a file":
+        from whet.data.readers.json_files import read_split_inside
+
+        path, names = source.value
+        splits = {split: read_split_inside(path, name, config, scratch) for split, name in names.items()}
     else:
         splits = {}
     for split, paths in source.files.items():
@@ -223,8 +243,9 @@ def read_file(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
     if not start:
         raise DataError("the file is empty.", file=path.name)
     reader = reader_of(path, start)
-    if config.sheet is not None and reader is not read_excel:
-        raise DataError(f"sheet is {config.sheet!r}, and this is no Excel file.", "Leave --sheet out.", file=path.name)
+    if config.sheet is not None and reader not in (read_excel, read_sqlite, read_duckdb):
+        message = f"sheet is {config.sheet!r}, and this is neither an Excel file nor a database."
+        raise DataError(message, "Leave --sheet out.", file=path.name)
     return reader(path, config, scratch)
 
 
@@ -233,9 +254,13 @@ def reader_of(path: Path, start: bytes) -> Reader:
     from whet.data.readers.excel_files import read_excel
     from whet.data.readers.json_files import read_json
 
-    for magic, (what, advice) in DATABASES.items():
+    for magic, (what, advice) in FOREIGN.items():
         if start.startswith(magic):
             raise DataError(f"this is {what}.", advice, file=path.name)
+    if start.startswith(SQLITE_START):
+        return read_sqlite
+    if is_duckdb(start):
+        return read_duckdb
     suffix = plain_suffix(path)
     if start.startswith(b"PAR1"):
         return read_parquet

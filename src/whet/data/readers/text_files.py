@@ -123,6 +123,7 @@ def open_text(path: Path, encoding: str) -> io.TextIOWrapper:
                     f"byte 0 is the mark of {foreign.upper()}, not of UTF-8 text.",
                     f"Say --encoding {foreign}.",
                     file=path.name,
+                    go_on=("--encoding", foreign),
                 )
     raw = io.BufferedReader(TextReader(path), 1 << 20)
     errors = "surrogatepass" if name.startswith("utf") else "strict"
@@ -164,11 +165,23 @@ def undecodable(path: Path, encoding: str) -> DataError:
                     f"byte {at} (line {rows}) is 0x{value:02x}, which is not {encoding.upper()} text.",
                     "If the file is in another encoding, name it: --encoding latin-1, cp1252 or utf-16.",
                     file=path.name,
+                    go_on=("--encoding", "cp1252" if _reads_as(path, "cp1252") else "latin-1"),
                 )
             offset += len(block)
             rows += block.count(b"\n")
             if not block:
                 return DataError(f"the file is not {encoding.upper()} text.", file=path.name)
+
+
+def _reads_as(path: Path, encoding: str) -> bool:
+    decoder = codecs.getincrementaldecoder(encoding)()
+    with open_binary(path) as stream:
+        try:
+            while block := stream.read(1 << 20):
+                decoder.decode(block)
+        except UnicodeDecodeError:
+            return False
+    return True
 
 
 def mend_surrogates(value: str) -> tuple[str, int]:
