@@ -14,6 +14,7 @@ from whet.data.tokens.batches import BatchOrder, pack
 from whet.engine import dispatch as paths
 from whet.engine.dispatch import choose_path
 from whet.engine.fused.cpu import adamw
+from whet.engine.fused.cpu import layers as cpu_layers
 from whet.engine.fused.network import FusedNetwork
 from whet.engine.fused.stepper import FusedStepper
 from whet.engine.losses import Loss
@@ -192,7 +193,7 @@ def with_dropout(of_attention: bool) -> Any:
 @pytest.mark.parametrize("of_attention", [False, True])
 def test_dropout_moves_the_answers_as_far_as_that_of_the_library(of_attention: bool) -> None:
     """A rate of 0.27 in the place of 0.3 is noticed."""
-    tokens, passes = tokens_for("bert"), 1500
+    tokens, passes, copies = random_tokens(rows=6, longest=8), 30, 50
     torch.manual_seed(0)
     networks = (
         Network(with_dropout(of_attention), CPU),
@@ -200,16 +201,44 @@ def test_dropout_moves_the_answers_as_far_as_that_of_the_library(of_attention: b
     )
     means, spreads = [], []
     for network in networks:
-        batch, answers = network.collate(tokens, ROWS), []
+        batch, found = network.collate(tokens, np.tile(ROWS, copies)), []
         for step in range(passes):
             if isinstance(network, FusedNetwork):
                 network.pieces.step = step
-            answers.append(network.logits(batch).detach().double().diff(dim=1)[:, 0])
-        means.append(torch.stack(answers).mean(0))
-        spreads.append(torch.stack(answers).std(0))
+            found.append(network.logits(batch).detach().double().diff(dim=1).view(copies, len(ROWS)))
+        answers = torch.cat(found)
+        means.append(answers.mean(0))
+        spreads.append(answers.std(0))
     assert float((spreads[1] / spreads[0]).mean()) == pytest.approx(1.0, abs=0.03)
-    surprise = (means[1] - means[0]) / ((spreads[0] ** 2 + spreads[1] ** 2) / passes) ** 0.5
+    surprise = (means[1] - means[0]) / ((spreads[0] ** 2 + spreads[1] ** 2) / len(answers)) ** 0.5
     assert float(surprise.square().mean()) < 3
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_gradients_through_dropout_are_those_of_autograd(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens, factors = tokens_for(family), torch.randn(6, 64, generator=torch.Generator().manual_seed(0))
+    model = small_model(family, width=64, dropout=0.3).train()
+    fused = FusedNetwork(model, FLOAT32, used_ids(tokens), decay=False, seed=0)
+    inputs, encoder, flat = fused._inputs(fused.collate(tokens, ROWS)), fused.encoder, fused.flat
+    with torch.no_grad():
+        flat.matrices.master *= 3  # so large that attention matters
+    (encoder.first_hidden(inputs, training=True)[:, 0] * factors).sum().backward()
+    for group in flat.groups():
+        group.master.requires_grad_()
+    flat.layers = [flat._layer(index) for index in range(len(flat.layers))]
+    # The same forward pass as torch sees it; writing into a given tensor is all that autograd cannot follow.
+    monkeypatch.setattr(cpu_layers, "off_grid", lambda grid, layout, count: padded(grid[layout.slots], count))
+    (encoder._forward(inputs, []) * factors).sum().backward()
+    for group in flat.groups():
+        for name in (name for name in group.places if name.startswith(flat.prefix) and "pooler" not in name):
+            ours, expected = group.view(group.gradient, name), group.view(group.master.grad, name)
+            torch.testing.assert_close(
+                ours, expected, rtol=1e-3, atol=1e-4, msg=lambda text, name=name: f"{name} {text}"
+            )
+
+
+def padded(tokens: torch.Tensor, count: int) -> torch.Tensor:
+    return torch.cat([tokens, tokens.new_zeros(count - len(tokens), tokens.shape[1])])
 
 
 def test_rows_that_no_text_uses_stay_as_they_were() -> None:
