@@ -95,8 +95,11 @@ audit:
 	@test -x $(AUDIT) || { $(PYTHON) -m venv .audit && timeout 120 .audit/bin/pip install --quiet \
 	  --disable-pip-version-check --retries 0 pip-audit; } > /dev/null 2>&1 \
 	  || { rm -rf .audit; echo "The pins are not audited: pip-audit could not be installed."; exit 0; }; \
-	test -x $(AUDIT) || exit 0; \
-	$(AUDIT) --requirement constraints.txt --no-deps --disable-pip --progress-spinner off > .audit/result 2>&1; code=$$?; \
+	test -x $(AUDIT) || exit 0; mkdir -p .audit; \
+	timeout 600 $(AUDIT) --requirement constraints.txt --no-deps --disable-pip --progress-spinner off > .audit/result 2>&1; code=$$?; \
+	unknown=$$(grep -c 'could not be audited' .audit/result); \
+	if [ $$unknown -ge $$(grep -c == constraints.txt) ]; then \
+	  echo "The pins are not audited: the registry that answers has no advisories."; exit 0; fi; \
 	cat .audit/result; \
 	if [ $$code != 0 ] && ! grep -q '^Found ' .audit/result; then echo "The pins are not audited: no answer."; exit 0; fi; \
 	exit $$code
