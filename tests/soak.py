@@ -8,6 +8,7 @@ Random kills come on top of one kill at every file boundary of every path; leave
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import sys
@@ -20,6 +21,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from soak_ranks import TwoRanks
+from soak_server import examine_server
+from soak_trainer import KilledTrainer
 
 from whet.tools.selftest.fork_client import warm_process
 from whet.tools.selftest.tiny_run import SAVE_EVERY
@@ -34,15 +37,19 @@ SAY_EVERY_SECONDS = 30.0
 def main() -> int:
     asked = arguments()
     started = time.monotonic()
+    # What runs in forks is in this folder too.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     with TemporaryDirectory(prefix="whet-soak-") as folder, warm_process() as warm:
         laboratory = InterruptionTrials(warm, Path(folder), asked.seed)
         damages = laboratory.corruptions(asked.corruptions) if asked.corruptions else {}
         tallies = [tally for tally in trials(laboratory, asked) if tally.trials]
+        cached = damaged_cache(laboratory, asked.cache_damages) if asked.cache_damages else {}
         outcome = Outcome(tallies, damages, time.monotonic() - started, warm.forks)
-        text = report(outcome, asked, laboratory)
+        text = report(outcome, asked, laboratory, cached)
     asked.out.write_text(text, encoding="utf-8")
     print(text)
-    return 0 if outcome.passed else 1
+    whole = all(row["tried"] == row["told"] == row["same"] for row in cached.values())
+    return 0 if outcome.passed and whole else 1
 
 
 def arguments() -> argparse.Namespace:
@@ -52,6 +59,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--corruptions", type=int, default=10_000, help="damages to checkpoints")
     parser.add_argument("--damaged-runs", type=int, default=90, help="damages inside a run that then goes on")
     parser.add_argument("--rank-kills", type=int, default=100, help="trials with kill -9 of one or both of two ranks")
+    parser.add_argument("--trainer-kills", type=int, default=100, help="trials with kill -9 of the Trainer")
+    parser.add_argument("--requests", type=int, default=10_000, help="requests to a server, sound and broken")
+    parser.add_argument("--cache-damages", type=int, default=1000, help="damages to entries of the cache")
     parser.add_argument("--at-once", type=int, default=4, help="trials at the same time")
     parser.add_argument("--boundaries", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--seed", type=int, default=1)
@@ -80,6 +90,25 @@ def trials(laboratory: InterruptionTrials, asked: argparse.Namespace) -> Iterato
         ranks = TwoRanks(laboratory)
         name = "two ranks, one or both killed at a random moment"
         yield each(name, lambda lab, tally, at: ranks.beside(lab).kill(tally), asked.rank_kills)
+    if asked.trainer_kills:
+        trainer = KilledTrainer(laboratory)
+        name = "the Trainer, kill -9 at a random moment"
+        yield each(name, lambda lab, tally, at: trainer.beside(lab).kill(tally), asked.trainer_kills)
+    if asked.requests:
+        home = laboratory.folder / "server"
+        home.mkdir()
+        run = laboratory.folder / "reference-general" / "run"
+        yield examine_server(laboratory.warm, run, home, asked.requests, asked.seed)
+
+
+def damaged_cache(laboratory: InterruptionTrials, count: int) -> dict[str, dict[str, int]]:
+    """By damage: how many were tried, told of as they must be, and followed by the same rows and tokens."""
+    home = laboratory.folder / "cache-damages"
+    home.mkdir()
+    arguments = (str(home), count, laboratory.chosen.randrange(2**32), str(home / "tally.json"))
+    laboratory.warm.call("soak_calls:damage_cache", *arguments, folder=home)
+    found: dict[str, dict[str, int]] = json.loads((home / "tally.json").read_text())
+    return found
 
 
 def repeat(name: str, places: list[InterruptionTrials], trial: Trial, count: int) -> Tally:
@@ -107,13 +136,16 @@ def _progress(name: str, tallies: list[Tally], count: int) -> None:
     print(f"{name}: {done} of {count}, {exact} bit-exact, {stuck} stuck", file=sys.stderr)
 
 
-def report(outcome: Outcome, asked: argparse.Namespace, laboratory: InterruptionTrials) -> str:
+def report(
+    outcome: Outcome, asked: argparse.Namespace, laboratory: InterruptionTrials, cached: dict[str, dict[str, int]]
+) -> str:
     parts = [
         "# What interruptions and damaged files do to a run",
         _how(outcome, asked),
         _interruptions(outcome),
         _boundaries(laboratory),
         _damages(outcome),
+        _cache(cached),
         _troubles(outcome),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -122,7 +154,8 @@ def report(outcome: Outcome, asked: argparse.Namespace, laboratory: Interruption
 def _how(outcome: Outcome, asked: argparse.Namespace) -> str:
     command = (
         f"python tests/soak.py --kills {asked.kills} --signals {asked.signals} --corruptions {asked.corruptions} "
-        f"--damaged-runs {asked.damaged_runs} --rank-kills {asked.rank_kills} --seed {asked.seed}"
+        f"--damaged-runs {asked.damaged_runs} --rank-kills {asked.rank_kills} --trainer-kills {asked.trainer_kills} "
+        f"--requests {asked.requests} --cache-damages {asked.cache_damages} --seed {asked.seed}"
         f"{'' if asked.boundaries else ' --no-boundaries'}"
     )
     return f"""Written by `{command}`;
@@ -133,8 +166,9 @@ CPU; {outcome.seconds / 60:.0f} minutes.
 A trial trains a tiny BERT for 24 steps (dropout on, rows shuffled, a checkpoint every {SAVE_EVERY} steps and at each
 best evaluation), interrupts it, runs the same command again, and compares the finished run with one that was left
 alone: `model/`, `predictions.parquet`, and every record without its timings. Trials alternate between the engine's
-general and its fused layers, {asked.at_once} at the same time. A killed trial is killed one to three times, anywhere
-from reading the data to writing the report."""
+general and its fused layers, a run of three folds and one of two seeds, {asked.at_once} at the same time. A killed
+trial is killed one to three times, anywhere from reading the data to writing the report. The Trainer's trials
+alternate between its fast path and the library's loop; weights and logged history are compared."""
 
 
 def _interruptions(outcome: Outcome) -> str:
@@ -166,6 +200,20 @@ def _damages(outcome: Outcome) -> str:
     lines = ["| damage to checkpoints | tried | noticed | fell back to the newest whole |", "|---|---|---|---|"]
     lines += [f"| {name} | {' | '.join(str(row[column]) for column in columns)} |" for name, row in rows.items()]
     totals = (str(sum(row[column] for row in rows.values())) for column in columns)
+    return "\n".join([*lines, f"| all | {' | '.join(totals)} |"])
+
+
+def _cache(rows: dict[str, dict[str, int]]) -> str:
+    if not rows:
+        return ""
+    lines = [
+        "A damaged entry of the cache is named in one line and built again, with the same rows and tokens.",
+        "",
+        "| damage to the cache | tried | told as it must be | same rows and tokens |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| {name} | {row['tried']} | {row['told']} | {row['same']} |" for name, row in rows.items()]
+    totals = (str(sum(row[column] for row in rows.values())) for column in ("tried", "told", "same"))
     return "\n".join([*lines, f"| all | {' | '.join(totals)} |"])
 
 

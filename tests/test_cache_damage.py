@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -14,34 +13,11 @@ from typing import Any
 
 import pytest
 
-from whet.config import DataConfig
+from tests.cache_damages import letter_tokenizer, reader, trials, write_source
 from whet.data import cache, cache_manifest
-from whet.data.examples import load_examples
-from whet.data.tokens.table import tokenize
 from whet.errors import EnvironmentFault
 
 TRIALS = 216
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two given splits: nothing has to be split, so that building again is quick."""
-    folder = tmp_path_factory.mktemp("source")
-    for seed, name in enumerate(("train", "validation"), 1):
-        rows = [f"row {chr(97 + index)} {name},{index * seed % 2}" for index in range(8)]
-        (folder / f"{name}.csv").write_text("\n".join(["text,label", *rows, "one more,0", "and more,1"]) + "\n")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    vocabulary = {word: place for place, word in enumerate(["[UNK]", *"abcdefghijklmnopqrstuvwxyz"])}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", model_input_names=["input_ids"])
 
 
 @pytest.fixture
@@ -50,180 +26,13 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-@pytest.fixture
-def read(root: Path, source: Path, tokenizer: Any) -> Callable[[], tuple[list[Any], list[str]]]:
-    """All that a run takes from the cache, and the lines that were said."""
-
-    def everything() -> tuple[list[Any], list[str]]:
-        said: list[str] = []
-        examples = load_examples(str(source), DataConfig(), echo=said.append)
-        found: list[Any] = [examples.fingerprint, examples.task, examples.columns, examples.origin]
-        for name, rows in examples.rows.items():
-            tokens = tokenize(rows, tokenizer, max_length=16, task=examples.task, cache=root, echo=said.append)
-            arrays = [None if each is None else each.tolist() for each in (tokens.ids, tokens.offsets, tokens.labels)]
-            found.append([name, rows.table.to_pydict(), *arrays, tokens.truncation, tokens.fingerprint])
-        return found, said
-
-    return everything
-
-
-# --- damages --------------------------------------------------------------------------------------------------------
-
-
-def some_file(entry: Path, chosen: random.Random) -> Path:
-    return chosen.choice(sorted(entry.iterdir()))
-
-
-def flip_byte(entry: Path, chosen: random.Random) -> None:
-    file = some_file(entry, chosen)
-    data = bytearray(file.read_bytes())
-    data[chosen.randrange(len(data))] ^= 1 << chosen.randrange(8)
-    file.write_bytes(data)
-
-
-def flip_byte_and_keep_the_time(entry: Path, chosen: random.Random) -> None:
-    before = {file: file.stat() for file in entry.iterdir()}
-    flip_byte(entry, chosen)
-    for file, stat in before.items():
-        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-
-
-def cut_file(entry: Path, chosen: random.Random) -> None:
-    file = some_file(entry, chosen)
-    os.truncate(file, chosen.randrange(file.stat().st_size))
-
-
-def empty_file(entry: Path, chosen: random.Random) -> None:
-    os.truncate(some_file(entry, chosen), 0)
-
-
-def zeroed_file(entry: Path, chosen: random.Random) -> None:
-    file = some_file(entry, chosen)
-    file.write_bytes(bytes(file.stat().st_size))
-
-
-def delete_file(entry: Path, chosen: random.Random) -> None:
-    some_file(entry, chosen).unlink()
-
-
-def delete_all_files(entry: Path, chosen: random.Random) -> None:
-    for file in entry.iterdir():
-        file.unlink()
-
-
-def append_bytes(entry: Path, chosen: random.Random) -> None:
-    with open(some_file(entry, chosen), "ab") as file:
-        file.write(chosen.randbytes(chosen.randint(1, 64)))
-
-
-def swap_files(entry: Path, chosen: random.Random) -> None:
-    one, other = chosen.sample([file for file in sorted(entry.iterdir()) if file.stat().st_size], 2)
-    kept = one.read_bytes()
-    assert kept != other.read_bytes()
-    one.write_bytes(other.read_bytes())
-    other.write_bytes(kept)
-
-
-def swap_entries(entry: Path, chosen: random.Random) -> None:
-    """Whole, and another one: the tokens of other rows in this place. Both are damaged."""
-    other = next(each.path for each in cache.entries(entry.parents[1]) if each.kind == "tokens" and each.path != entry)
-    entry.rename(entry.with_name("meanwhile"))
-    other.rename(entry)
-    entry.with_name("meanwhile").rename(other)
-
-
-def folder_for_a_file(entry: Path, chosen: random.Random) -> None:
-    file = some_file(entry, chosen)
-    file.unlink()
-    file.mkdir()
-
-
-def file_for_the_folder(entry: Path, chosen: random.Random) -> None:
-    shutil.rmtree(entry)
-    entry.write_bytes(chosen.randbytes(8))
-
-
-def link_for_a_file(entry: Path, chosen: random.Random) -> None:
-    file = some_file(entry, chosen)
-    if file.name == cache_manifest.MANIFEST:
-        file.unlink()
-    else:
-        file.rename(entry.parent / "elsewhere")
-    file.symlink_to(entry.parent / "elsewhere")
-
-
-def nested_manifest(entry: Path, chosen: random.Random) -> None:
-    (entry / cache_manifest.MANIFEST).write_text(chosen.choice(["[" * 100_000, "[]", "7", '{"files": 3}', '"x"', "{}"]))
-
-
-def stale_lock(entry: Path, chosen: random.Random) -> None:
-    lock = entry.with_name(entry.name + chosen.choice([".lock", ".building"]))
-    cache._delete(lock)
-    lock.write_bytes(chosen.randbytes(chosen.randrange(64)))
-
-
-def folder_for_the_lock(entry: Path, chosen: random.Random) -> None:
-    lock = entry.with_name(f"{entry.name}.lock")
-    if not lock.is_dir():
-        lock.unlink(missing_ok=True)
-        lock.mkdir()
-
-
-def half_written_folder(entry: Path, chosen: random.Random) -> None:
-    left = entry.with_name(f".building-{entry.name}-{chosen.randrange(9999)}-abcd")
-    shutil.copytree(entry, left)
-    flip_byte(left, chosen)
-
-
-def deleted_entry(entry: Path, chosen: random.Random) -> None:
-    shutil.rmtree(entry)
-
-
-DAMAGES = (
-    flip_byte,
-    flip_byte_and_keep_the_time,
-    cut_file,
-    empty_file,
-    zeroed_file,
-    delete_file,
-    delete_all_files,
-    append_bytes,
-    swap_files,
-    swap_entries,
-    folder_for_a_file,
-    file_for_the_folder,
-    link_for_a_file,
-    nested_manifest,
-)
-HARMLESS = (stale_lock, folder_for_the_lock, half_written_folder, deleted_entry)
-"""What leaves nothing wrong to read: there is nothing to say."""
-ALL = (*DAMAGES, *HARMLESS)
-
-
-def test_random_damages_are_noticed_and_change_nothing(
-    root: Path, read: Callable[[], tuple[list[Any], list[str]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Half of the trials with marks of earlier checks, which must not hide a damage."""
-    chosen = random.Random(24)
-    expected, said = read()
-    assert said == []
-    for trial in range(TRIALS):
-        marked = trial // len(ALL) % 2
-        monkeypatch.setattr(cache_manifest, "SETTLED_NS", 0 if marked else 3_000_000_000)
-        if marked:
-            assert read() == (expected, [])
-            time.sleep(0.011)  # more than a tick of the clock that dates files
-        entry = chosen.choice([found.path for found in cache.entries(root)])
-        inflict = ALL[trial % len(ALL)]
-        if inflict is swap_entries:
-            entry = chosen.choice([found.path for found in cache.entries(root) if found.kind == "tokens"])
-        inflict(entry, chosen)
-        found, said = read()
-        about = f"trial {trial}: {inflict.__name__} of {entry.parent.name}"
-        assert found == expected, about
-        lines = 0 if inflict in HARMLESS else 2 if inflict is swap_entries else 1
-        assert len(said) == lines, (about, said)
-        assert all("is damaged (" in line and line.endswith("it is built again.") for line in said), about
+def test_random_damages_are_noticed_and_change_nothing(root: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    write_source(source)
+    for trial in trials(reader(root, source, letter_tokenizer()), root, TRIALS, seed=24):
+        assert trial.same, trial.about
+        assert trial.told, trial.about
 
 
 # --- marks of earlier checks ----------------------------------------------------------------------------------------
@@ -305,7 +114,7 @@ def build(folder):
     (folder / "content").write_text("whole")
 print("ready", flush=True)
 sys.stdin.readline()
-path = cache.get_or_build("kind", "key", build, root=Path(sys.argv[1]), say=print)
+path = cache.get_or_build("kind", "key", build, root=Path(sys.argv[1]), echo=print)
 print("has", (path / "content").read_text())
 """
 

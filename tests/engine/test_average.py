@@ -155,3 +155,11 @@ def test_another_model_is_refused() -> None:
     saved["average"] = {name: tensor for name, tensor in saved["average"].items() if "pooler" not in name}
     with pytest.raises(ArtifactError, match=r"differ in the averaged weights of 'bert\.pooler"):
         stepper.load(saved)
+
+
+def test_a_mean_of_another_shape_is_refused() -> None:
+    average = Average(0.9, [torch.zeros(3)], lambda means: {"w": means[0]})
+    for saved in ({"w": torch.ones(1)}, {"w": torch.ones(3), "v": torch.ones(1)}):
+        with pytest.raises(ArtifactError, match=r"'w' has shape|'v'"):
+            average.load(saved)
+    assert average.named()["w"].tolist() == [0, 0, 0]

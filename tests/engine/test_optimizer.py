@@ -9,6 +9,7 @@ import torch
 
 from tests.conftest import small_model
 from whet.config import TrainConfig
+from whet.engine.fused.cpu import adamw
 from whet.engine.fused.cpu.adamw import AdamW, corrections, update_on_cpu
 from whet.engine.fused.parameters import Group
 from whet.engine.optimizer import learning_rate, make_adamw, warmup_steps
@@ -69,6 +70,16 @@ def test_the_update_on_flat_buffers_is_the_same_rule(scale: float) -> None:
     expected = torch.cat([decaying[:50], by_hand(before, gradients, 0.0)[50:]])
     torch.testing.assert_close(group.master, expected)
     assert torch.equal(group.compute, group.master[:64].bfloat16())
+
+
+@pytest.mark.parametrize(("idle", "norm"), [(range(0), 13.0), (range(64, 96), 5.0), (range(65, 96), 13.0)])
+def test_the_norm_is_that_of_all_gradients_but_idle_ones(
+    idle: range, norm: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adamw, "CHUNK", 32)
+    flat: Any = OneGroup(torch.float32)
+    flat.matrices.gradient[[0, 63, 95]] = torch.tensor([3.0, 4.0, 12.0])
+    assert float(adamw.norm_of_gradients(flat, idle)) == pytest.approx(norm)
 
 
 def test_corrections_are_those_of_the_two_moments() -> None:

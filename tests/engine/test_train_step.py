@@ -149,3 +149,20 @@ def test_a_batch_without_labels_is_refused() -> None:
     del batch["labels"]
     with pytest.raises(UsageError, match="labels"):
         step(batch)
+
+
+@pytest.mark.parametrize("extra", [["a", "b", "c"], torch.tensor(0.5)])
+def test_what_has_no_rows_does_not_count_them(extra: Any) -> None:
+    class Constant(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.value = torch.nn.Parameter(torch.zeros(()))
+
+        def forward(self, extra: Any, labels: torch.Tensor) -> tuple[torch.Tensor]:
+            return ((self.value - labels).square().mean(),)
+
+    model = Constant()
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.5), accumulate=2, clip=0, precision="float32")
+    for labels in (torch.full((4,), 1.0), torch.full((1,), 6.0)):
+        step({"extra": extra, "labels": labels})
+    assert model.value.item() == pytest.approx(2.0)  # the mean of all five

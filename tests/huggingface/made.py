@@ -71,3 +71,12 @@ def weights(model: Any) -> dict[str, Any]:
 
 def logged(trainer: Any, name: str = "loss") -> list[float]:
     return [entry[name] for entry in trainer.state.log_history if name in entry]
+
+
+def history(trainer: Any) -> list[dict[str, float]]:
+    """What was logged, without timings, and without the mean over the steps of one call."""
+    timings = ("runtime", "per_second", "train_loss")
+    return [
+        {name: value for name, value in entry.items() if not name.endswith(timings)}
+        for entry in trainer.state.log_history
+    ]

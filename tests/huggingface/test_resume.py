@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.conftest import small_model
-from tests.huggingface.made import logged, make_trainer, weights
+from tests.huggingface.made import history, logged, make_trainer, weights
 from whet import EarlyStoppingCallback, Trainer, TrainerCallback
 from whet.engine.notices import WhetNotice
 from whet.huggingface.checkpoints import UNFINISHED, newest_whole, why_not_whole
@@ -32,15 +32,6 @@ SETTINGS: dict[str, Any] = {
 
 def make(folder: Path, width: int = 64, **others: Any) -> Trainer:
     return make_trainer(folder, model=small_model(width=width, dropout=0.1), **{**SETTINGS, **others})
-
-
-def history(trainer: Trainer) -> list[dict[str, float]]:
-    """What was logged, without timings, and without the mean over the steps of one call."""
-    timings = ("runtime", "per_second", "train_loss")
-    return [
-        {name: value for name, value in entry.items() if not name.endswith(timings)}
-        for entry in trainer.state.log_history
-    ]
 
 
 class StopAt(TrainerCallback):

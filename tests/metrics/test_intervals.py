@@ -35,6 +35,15 @@ def test_bootstrap_of_accuracy_agrees_with_wilson():
     assert (found.low, found.high) == pytest.approx((exact.low, exact.high), abs=0.005)
 
 
+@pytest.mark.parametrize("confidence", [0.95, 0.5])
+def test_the_interval_is_the_middle_of_the_draws(confidence):
+    rows = np.arange(400)
+    found = bootstrap(lambda truth, said: said.mean(), rows % 2, rows, resamples=4000, confidence=confidence)
+    spread = stats.norm.ppf(0.5 + confidence / 2) * rows.std() / 20
+    assert (found.low, found.high) == pytest.approx((found.value - spread, found.value + spread), abs=0.06 * spread)
+    assert found.confidence == confidence
+
+
 @pytest.mark.parametrize("name", ["f1", "macro_f1", "weighted_f1", "matthews", "recall", "precision"])
 def test_bootstrap_by_counts_agrees_with_bootstrap_by_rows(name):
     labels, predictions = labels_and_predictions()

@@ -42,6 +42,15 @@ def saved(path: Path, *steps: int, best: int = -1, keep: int = 9) -> CheckpointF
     return folder
 
 
+def test_a_file_of_another_size_is_told_by_its_size(tmp_path: Path) -> None:
+    file = saved(tmp_path, 3).folder(3) / "model.safetensors"
+    size = file.stat().st_size
+    with open(file, "ab") as more:
+        more.write(b"x")
+    with pytest.raises(ArtifactError, match=f"has {size + 1} bytes and should have {size}"):
+        load(file.parent)
+
+
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
     """A real limit of the system: writing past it fails as on a full disk."""

@@ -154,3 +154,11 @@ def test_a_run_ships_what_it_chose(tmp_path: Path, tiny_model_folder: Path, monk
     saved = run.path / "checkpoints" / f"step-{last:06d}"
     shipped, mean = load_file(run.path / "model" / "model.safetensors"), load_file(saved / "average.safetensors")
     assert all(np.array_equal(shipped[name], value) for name, value in mean.items())
+
+
+@pytest.mark.parametrize("rule", [STEADY, HIGHEST])
+def test_an_evaluation_without_the_metric_neither_wins_nor_loses(rule: Rule) -> None:
+    without = evaluation(1, 0.0, metrics={})
+    assert rule.gain(without, evaluation(2, 0.5)) is rule.gain(evaluation(2, 0.5), without) is None
+    assert best(rule, [without, evaluation(2, 0.5), evaluation(3, 0.0, loss=0.1, metrics={})]) == 2
+    assert not rule.keeps_average(without, evaluation(2, 0.5))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.engine.test_stepper import make_stepper
+from whet.data.tokens.batches import Order
+from whet.errors import Diverged
 from whet.records import Evaluation
-from whet.training.loop import _judged, _over, as_values, restore_values
+from whet.training.loop import _Clock, _judged, _over, _step_record, as_values, check_finite, restore_values
 from whet.training.plan import Plan, State, every, spread
 
 
@@ -83,3 +88,28 @@ def test_a_checkpoint_brings_back_the_sums_since_the_last_log() -> None:
     fresh, state = make_stepper()[0], State()
     restore_values(values, state, fresh)
     assert as_values(state, fresh) == values
+
+
+def test_a_step_record_is_about_the_steps_since_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = itertools.count(100, 4)
+    monkeypatch.setattr("whet.training.loop.time.monotonic", lambda: next(now))
+    stepper, feed = make_stepper()
+    clock, state = _Clock(State()), State()
+    for state.step, loss in ((2, 3.0), (4, 5.0)):
+        for _ in range(2):
+            stepper.note(state.step, torch.tensor(loss), torch.tensor(1.0))
+            stepper.count(feed, np.arange(8))
+        record = _step_record(state, stepper, feed, lambda step: step / 10, clock)
+        assert (record.loss, record.epoch, record.learning_rate) == (loss, state.step, (state.step - 1) / 10)
+        assert record.rows_per_second == 16 / 8 if state.step > 2 else 16 / 4  # two readings of the clock apart
+        assert record.seconds == (4 if state.step == 2 else 12)
+
+
+def test_a_run_that_diverges_names_the_step_and_its_rows() -> None:
+    stepper, feed = make_stepper()
+    feed = dataclasses.replace(feed, order=Order(rows=8, batch_size=3, seed=0))
+    check_finite(stepper, feed)
+    stepper.window.first_bad.fill_(4)
+    with pytest.raises(Diverged, match="step 5") as raised:
+        check_finite(stepper, feed)
+    assert (raised.value.step, raised.value.rows) == (4, feed.order.batch(1, 1).tolist())  # type: ignore[attr-defined]

@@ -179,3 +179,10 @@ def test_no_rows_make_an_empty_batch():
 def test_a_rank_outside_the_world_is_refused():
     with pytest.raises(ValueError, match="rank 2 of 2"):
         rank_slice(np.arange(4), 2, 2)
+
+
+def test_what_is_not_asked_for_pads_no_further_and_drops_no_row():
+    batch = pad(make_tokens([[1, 2, 3], [4]]), np.arange(2), pad_id=9)
+    assert batch["input_ids"].tolist() == [[1, 2, 3], [4, 9, 9]]
+    assert batch["token_type_ids"].tolist() == [[1, 0, 1], [0, 0, 0]]
+    assert Order(rows=5, batch_size=2, seed=0).steps_per_epoch == 3

@@ -9,7 +9,7 @@ import torch
 from tests.conftest import random_tokens, small_model
 from whet.engine.fused.cpu.inference_layers import CpuInferenceLayerOps
 from whet.engine.fused.network import FusedNetwork
-from whet.utils.device import Hardware
+from whet.utils.device import Hardware, instruction_sets
 
 CPU = torch.device("cpu")
 BF16 = Hardware(CPU, "bf16", "")
@@ -30,6 +30,17 @@ def test_frozen_weights_give_the_same_logits(family: str) -> None:
     # As near to float32 as bf16 is without packing.
     allowed = max(2 * float((expected - reference).abs().max()), 1e-3)
     assert float((found - reference).abs().max()) <= allowed
+
+
+@pytest.mark.skipif("AVX512" not in instruction_sets(), reason="the packed products take a processor with AVX-512")
+def test_weights_are_packed_where_the_processor_can() -> None:
+    assert FrozenCpuPieces.available()
+    network = FusedNetwork(small_model(width=64).eval(), BF16, training=False)
+    layer = network.flat.layers[0].weights
+    x = torch.randn(5, 64).bfloat16()
+    found = network.pieces.linear(x, layer["up"], layer["up_bias"])
+    expected = torch.nn.functional.linear(x.float(), layer["up"].float(), layer["up_bias"].float())
+    torch.testing.assert_close(found.float(), expected, rtol=0.02, atol=0.02)
 
 
 def test_there_are_no_masters_of_what_is_only_computed_with() -> None:
