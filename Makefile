@@ -9,7 +9,7 @@ RELEASED_EXTRAS := serve onnx excel tensorboard
 AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
 APT := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -y -qq -o Acquire::http::Timeout=20 -o Acquire::Retries=1
 
-.PHONY: demo test test-avx2 browser compat check types lint format slow fuzz soak audit docs release-check bench clean
+.PHONY: demo test test-avx2 browser compat check types lint format slow fuzz soak mutants audit docs release-check bench clean
 
 # torch first and from the constraints: they name a CPU build, which is much smaller than the default one.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -82,7 +82,12 @@ fuzz: $(VENV)/.installed-dev
 	$(BIN)/python tests/fuzz_inputs.py --cases 10000 --seed 1
 
 soak: $(VENV)/.installed-dev
-	$(BIN)/python tests/soak.py --kills 1000 --signals 200 --corruptions 10000 --rank-kills 100
+	$(BIN)/python tests/soak.py --kills 1000 --signals 200 --corruptions 10000 --rank-kills 100 \
+	  --trainer-kills 100 --requests 10000 --cache-damages 1000 --inputs 10000
+
+# One process at a time and with little priority: it may run beside other work.
+mutants: $(VENV)/.installed-dev
+	nice -n 10 $(BIN)/python tests/mutants.py
 
 # The site in site/, with reference pages made from the code. A broken link fails.
 docs: $(VENV)/.installed-dev
@@ -120,4 +125,4 @@ release-check:
 	tests/release_tour.sh .venv-release/bin
 
 clean:
-	rm -rf $(VENV) dist site docs/reference .venv-release .venv-oldest .venv-newest .venv-compat.txt .audit .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) dist site docs/reference .venv-release .venv-oldest .venv-newest .venv-compat.txt .audit .mutants .pytest_cache .mypy_cache .ruff_cache

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from soak_ranks import TwoRanks
 from soak_server import examine_server
@@ -44,12 +46,13 @@ def main() -> int:
         damages = laboratory.corruptions(asked.corruptions) if asked.corruptions else {}
         tallies = [tally for tally in trials(laboratory, asked) if tally.trials]
         cached = damaged_cache(laboratory, asked.cache_damages) if asked.cache_damages else {}
+        inputs = broken_inputs(asked.inputs, asked.seed) if asked.inputs else {}
         outcome = Outcome(tallies, damages, time.monotonic() - started, warm.forks)
-        text = report(outcome, asked, laboratory, cached)
+        text = report(outcome, asked, laboratory, cached, inputs)
     asked.out.write_text(text, encoding="utf-8")
     print(text)
     whole = all(row["tried"] == row["told"] == row["same"] for row in cached.values())
-    return 0 if outcome.passed and whole else 1
+    return 0 if outcome.passed and whole and not inputs.get("problems") else 1
 
 
 def arguments() -> argparse.Namespace:
@@ -62,6 +65,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--trainer-kills", type=int, default=100, help="trials with kill -9 of the Trainer")
     parser.add_argument("--requests", type=int, default=10_000, help="requests to a server, sound and broken")
     parser.add_argument("--cache-damages", type=int, default=1000, help="damages to entries of the cache")
+    parser.add_argument("--inputs", type=int, default=10_000, help="broken files through `whet check`: make fuzz")
     parser.add_argument("--at-once", type=int, default=4, help="trials at the same time")
     parser.add_argument("--boundaries", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--seed", type=int, default=1)
@@ -111,6 +115,13 @@ def damaged_cache(laboratory: InterruptionTrials, count: int) -> dict[str, dict[
     return found
 
 
+def broken_inputs(count: int, seed: int) -> dict[str, Any]:
+    """The last line of `make fuzz`."""
+    command = [sys.executable, str(ROOT / "tests" / "fuzz_inputs.py"), "--cases", str(count), "--seed", str(seed)]
+    found: dict[str, Any] = json.loads(subprocess.run(command, stdout=subprocess.PIPE).stdout.splitlines()[-1])
+    return found
+
+
 def repeat(name: str, places: list[InterruptionTrials], trial: Trial, count: int) -> Tally:
     """So many trials, one at a time in each of the places."""
     numbers, tallies = iter(range(1, count + 1)), [Tally(name) for _ in places]
@@ -137,7 +148,11 @@ def _progress(name: str, tallies: list[Tally], count: int) -> None:
 
 
 def report(
-    outcome: Outcome, asked: argparse.Namespace, laboratory: InterruptionTrials, cached: dict[str, dict[str, int]]
+    outcome: Outcome,
+    asked: argparse.Namespace,
+    laboratory: InterruptionTrials,
+    cached: dict[str, dict[str, int]],
+    inputs: dict[str, Any],
 ) -> str:
     parts = [
         "# What interruptions and damaged files do to a run",
@@ -146,6 +161,7 @@ def report(
         _boundaries(laboratory),
         _damages(outcome),
         _cache(cached),
+        _inputs(inputs),
         _troubles(outcome),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -155,7 +171,8 @@ def _how(outcome: Outcome, asked: argparse.Namespace) -> str:
     command = (
         f"python tests/soak.py --kills {asked.kills} --signals {asked.signals} --corruptions {asked.corruptions} "
         f"--damaged-runs {asked.damaged_runs} --rank-kills {asked.rank_kills} --trainer-kills {asked.trainer_kills} "
-        f"--requests {asked.requests} --cache-damages {asked.cache_damages} --seed {asked.seed}"
+        f"--requests {asked.requests} --cache-damages {asked.cache_damages} "
+        f"--inputs {asked.inputs} --seed {asked.seed}"
         f"{'' if asked.boundaries else ' --no-boundaries'}"
     )
     return f"""Written by `{command}`;
@@ -215,6 +232,16 @@ def _cache(rows: dict[str, dict[str, int]]) -> str:
     lines += [f"| {name} | {row['tried']} | {row['told']} | {row['same']} |" for name, row in rows.items()]
     totals = (str(sum(row[column] for row in rows.values())) for column in ("tried", "told", "same"))
     return "\n".join([*lines, f"| all | {' | '.join(totals)} |"])
+
+
+def _inputs(found: dict[str, Any]) -> str:
+    if not found:
+        return ""
+    codes = ", ".join(f"{count:,} with exit code {code}" for code, count in found["exit_codes"].items())
+    return f"""`make fuzz`: {found["cases"]:,} files of {found["kinds"]} kinds, most of them broken, were given to
+`whet check`. They ended so: {codes}.
+Tracebacks: {found["tracebacks"]}; hangs: {found["hangs"]}; read otherwise than they were written, in silence:
+{found["silent"]}."""
 
 
 def _troubles(outcome: Outcome) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.data_files import load, text
+from whet.data.columns import Profile
 from whet.errors import DataError
 
 COUNT = 40
@@ -172,3 +173,37 @@ def test_a_refusal_suggests_the_likeliest() -> None:
     assert suggested({"title": [each[:9] for each in TEXTS], "description": TEXTS, "label": LABELS})[1] == "description"
     switches = {name: [n % count == 0 for n in range(COUNT)] for name, count in (("toxic", 2), ("rude", 3))}
     assert suggested({"comment": TEXTS, **switches}) == ("--label", "toxic,rude")
+
+
+    ("rows", "distinct", "words", "text", "prose", "label"),
+    [
+        (100, 51, 1.0, True, False, False),
+        (100, 50, 1.0, False, False, True),
+        (100, 3, 2.5, True, False, True),
+        (100, 3, 2.4, False, False, True),
+        (100, 51, 5.0, True, True, False),
+        (100, 50, 5.0, True, False, False),
+        (100, 50, 4.9, True, False, True),
+        (30, 20, 1.0, False, False, False),
+        (30, 21, 1.0, True, False, False),
+        (3, 2, 1.0, False, False, True),
+        (3, 3, 1.0, False, False, False),
+        (900, 200, 1.0, False, False, True),
+        (900, 201, 1.0, False, False, False),
+    ],
+)
+def test_what_a_column_looks_like(rows: int, distinct: int, words: float, text: bool, prose: bool, label: bool) -> None:
+    found = Profile("Spalte", "text", rows, distinct, words, numeric=False)
+    assert (found.like_text, found.like_prose, found.like_label) == (text, prose, label)
+
+
+@pytest.mark.parametrize(("kind", "rows", "distinct", "is_id"), [
+    ("whole", 20, 20, True), ("whole", 19, 19, False), ("whole", 20, 19, False), ("number", 20, 20, False),
+])  # fmt: skip
+def test_numbers_that_are_all_different_count_rows(kind: str, rows: int, distinct: int, is_id: bool) -> None:
+    assert Profile("Spalte", kind, rows, distinct, 1.0, numeric=True).is_id is is_id
+
+
+def test_two_columns_with_names_of_labels_are_listed() -> None:
+    with pytest.raises(DataError, match=r"the label: class, topic\. Say which"):
+        load({"text": TEXTS, "class": LABELS, "topic": LABELS})

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data_files import labelled, load, text
-from whet.data.splits import assign
+from whet.data.splits import _deal, assign, strata_of
 from whet.errors import DataError
 from whet.task import Task
 
@@ -124,3 +124,31 @@ def test_many_rows_are_split_by_chance_with_the_same_promises(monkeypatch: pytes
     assert set(sides[labels == 1].tolist()) == {0, 1, 2}
     owner: dict[int, int] = {}
     assert all(owner.setdefault(key, side) == side for key, side in zip(keys.tolist(), sides.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wanted", "sides"),
+    [
+        ([5, 5, 5], {1: 0.9}, [1, 1, 0]),
+        ([1] * 10, {1: 0.2, 2: 0.3}, [1, 1, 2, 2, 2, 0, 0, 0, 0, 0]),
+        ([8, 1, 1], {1: 0.2}, [0, 1, 1]),
+        ([8, 9, 7], {1: 0.1}, [1, 0, 0]),
+    ],
+)
+def test_each_side_gets_its_share_and_training_keeps_a_text(
+    sizes: list[int], wanted: dict[int, float], sides: list[int]
+) -> None:
+    assert _deal(np.array(sizes), wanted).tolist() == sides
+
+
+def test_rows_of_several_labels_are_split_by_the_rarest_of_them() -> None:
+    labels = np.array([[0, 1, 1], [1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 0, 0]])
+    assert strata_of(labels, Task("multilabel", ("x", "y", "z"))).tolist() == [2, 0, 1, 3, 0]
+
+
+@pytest.mark.parametrize(("rows", "tenths"), [(400, 10), (100, 5), (19, 1)])
+def test_numbers_are_split_by_their_rank(rows: int, tenths: int) -> None:
+    values = np.random.default_rng(0).permutation(rows) ** 2
+    strata = strata_of(values, Task("regression", ()))
+    assert np.bincount(strata).tolist() == [rows // tenths] * tenths
+    assert (np.diff(strata[np.argsort(values)]) >= 0).all()

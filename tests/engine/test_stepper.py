@@ -14,7 +14,7 @@ from whet.data.tokens.batches import BatchOrder
 from whet.engine.losses import Loss
 from whet.engine.network import Network, TokenBatches
 from whet.engine.optimizer import make_adamw
-from whet.engine.stepper import Stepper
+from whet.engine.stepper import Stepper, step_seed
 from whet.task import Task
 from whet.utils.device import Hardware
 
@@ -97,3 +97,9 @@ def test_dropout_is_a_function_of_seed_and_step() -> None:
     assert torch.equal(torch.rand(4), first)
     seed_step(7, 4)
     assert not torch.equal(torch.rand(4), first)
+
+
+def test_the_seeds_of_a_step_are_the_same_in_every_version() -> None:
+    """A run that an earlier version began goes on with the dropout that it would have had."""
+    assert step_seed(7, 3) == step_seed(7, 3, rank=0, micro=0) == 14887198724697508156
+    assert (step_seed(7, 3, rank=1), step_seed(7, 3, micro=1)) == (4556106984352386809, 1765767563963638427)

@@ -45,8 +45,24 @@ def test_expected_calibration_error_by_hand():
 
 
 def test_several_labels_count_as_an_answer_each():
-    bins = reliability("multilabel", [[2.0, -2.0], [2.0, 2.0]], [[1, 0], [1, 0]])
-    assert [(each.n, each.accuracy) for each in bins] == [(4, 0.75)]
+    bins = reliability("multilabel", [[2.0, -2.0], [2.0, 0.5]], [[1, 0], [1, 0]])
+    assert [(each.n, each.accuracy) for each in bins] == [(1, 0.0), (3, 1.0)]
+    assert [each.confidence for each in bins] == pytest.approx([1 / (1 + math.exp(-0.5)), 1 / (1 + math.exp(-2))])
+
+
+@pytest.mark.parametrize(
+    ("temperature", "words"),
+    [
+        (20.0, "20 or more"),
+        (19.99, "20 or more"),
+        (19.97, "19.97"),
+        (0.05, "0.05 or less"),
+        (0.0501, "0.05"),
+        (1.5, "1.50"),
+    ],
+)
+def test_a_temperature_at_its_bound_is_told_as_one(temperature, words):
+    assert divisor_in_words(temperature) == words
 
 
 def test_an_answer_on_the_edge_belongs_to_the_bin_below():

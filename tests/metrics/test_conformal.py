@@ -56,6 +56,21 @@ def test_the_set_holds_exactly_the_labels_within_the_limit() -> None:
     assert in_set(chances, 0.1).sum() == 0  # no label fits: the set may be empty
 
 
+@pytest.mark.parametrize("task", ["multiclass", "multilabel", "regression"])
+def test_the_row_at_the_limit_is_inside(task: str) -> None:
+    chances, labels = {
+        "multiclass": ([[0.75, 0.25], [0.5, 0.5]], [0, 1]),
+        "multilabel": ([[0.75, 0.25], [0.5, 0.25]], [[1, 0], [1, 0]]),
+        "regression": ([[1.0], [2.5]], [0.75, 2.0]),
+    }[task]
+    strange = strangeness(task, chances, labels)
+    assert strange.tolist() == [0.25, 0.5]
+    assert covered(task, chances, labels, 0.5).tolist() == [True, True]
+    assert covered(task, chances, labels, 0.25).tolist() == [True, False]
+    if task != "regression":
+        assert in_set(chances, 0.25).tolist() == [[True, False], [False, False]]
+
+
 def test_a_row_of_several_labels_is_as_strange_as_its_least_likely_one() -> None:
     found = nonconformity("multilabel", [[0.9, 0.3], [0.9, 0.3], [0.9, 0.3]], [[1, 1], [1, 0], [0, 0]])
     assert found.tolist() == pytest.approx([0.7, 0.1, 0.0])

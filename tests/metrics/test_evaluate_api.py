@@ -235,8 +235,9 @@ def test_unknown_names_are_answered_with_the_nearest(call, message):
         ("accuracy", [0, 1], [[1, 0], [0, 1]], r"references has shape \(2, 2\).*argmax"),
         ("accuracy", ["a"], [1], "names and numbers"),
         ("accuracy", [1], None, "references is missing"),
-        ("accuracy", [[1, 0]], [[1, 0, 1]], r"references has shape \(1, 3\), but predictions \(1, 2\)"),
+        ("accuracy", [[1, 0]], [[1, 0, 1]], r"references has shape \(1, 3\), but predictions \(1, 2\)\.$"),
         ("mse", [1.0, math.nan], [1.0, 2.0], "predictions holds nan in row 1"),
+        ("roc_auc", [0.2, math.inf], [0, 1], "prediction_scores holds inf in row 1"),
         ("mse", [[1.0, 2.0]], [1.0], r"predictions \(1, 2\)"),
         (
             "roc_auc",

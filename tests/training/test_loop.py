@@ -12,9 +12,18 @@ import torch
 
 from tests.engine.test_stepper import make_stepper
 from whet.data.tokens.batches import Order
-from whet.errors import Diverged
+from whet.errors import Diverged, EnvironmentFault
 from whet.records import Evaluation
-from whet.training.loop import _Clock, _judged, _over, _step_record, as_values, check_finite, restore_values
+from whet.training.loop import (
+    _Clock,
+    _judged,
+    _over,
+    _step_record,
+    as_values,
+    check_finite,
+    restore_values,
+    step_within_memory,
+)
 from whet.training.plan import Plan, State, every, spread
 
 
@@ -113,3 +122,30 @@ def test_a_run_that_diverges_names_the_step_and_its_rows() -> None:
     with pytest.raises(Diverged, match="step 5") as raised:
         check_finite(stepper, feed)
     assert (raised.value.step, raised.value.rows) == (4, feed.order.batch(1, 1).tolist())  # type: ignore[attr-defined]
+
+
+def test_out_of_memory_the_same_step_is_taken_in_smaller_parts() -> None:
+    stepper, _ = make_stepper(micro_rows=5)
+    taken: list[int] = []
+
+    def take(room: int) -> None:
+        taken.append(stepper.micro_rows)
+        if stepper.micro_rows > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    found = list(step_within_memory(6, stepper, lambda: take(2)))
+    assert taken == [5, 3, 2]
+    assert [(each.step, each.details) for each in found] == [(7, {"micro_rows": 3}), (7, {"micro_rows": 2})]
+    assert list(step_within_memory(7, stepper, lambda: take(2))) == []
+    with pytest.raises(EnvironmentFault, match="One row"):
+        list(step_within_memory(8, stepper, lambda: take(0)))
+    assert taken[-2:] == [2, 1]
+
+
+def test_other_errors_than_of_memory_are_not_tried_again() -> None:
+    stepper, _ = make_stepper(micro_rows=5)
+    with pytest.raises(ZeroDivisionError):
+        list(step_within_memory(6, stepper, lambda: 1 // 0))
+    with pytest.raises(RuntimeError, match="shapes"):
+        list(step_within_memory(6, stepper, lambda: (_ for _ in ()).throw(RuntimeError("shapes"))))
+    assert stepper.micro_rows == 5
