@@ -210,3 +210,28 @@ def test_of_long_texts_fewer_rows_are_taken(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(tfidf_rows(["x" * 100] * 30)) == 10
     assert len(tfidf_rows(["x" * 100] * 30, ["y" * 100] * 30)) == 5
     assert len(tfidf_rows(["x"] * 30)) == 30
+
+
+def test_the_model_of_single_texts_is_that_of_a_plain_pipeline() -> None:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(["aa", "bb", "cc", "dd", "ee"], 6)) for _ in range(90)]
+    labels = np.array([text.count("aa") % 3 for text in texts])
+    found = tfidf_predictions("multiclass", 3, texts[:60], None, labels[:60], texts[60:])
+    plain = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), LogisticRegression(C=3.0, tol=1e-3))
+    expected = plain.fit(texts[:60], labels[:60]).predict_proba(texts[60:])
+    np.testing.assert_allclose(probabilities("multiclass", found), expected, atol=1e-6)
+
+
+def test_a_pair_is_seen_as_its_words_those_that_differ_and_those_that_are_shared() -> None:
+    first, second = ["aa bb", "cc"], ["bb cc cc", "cc"]
+    rows = linear._Terms(first, second, 100)(first, second).toarray()
+    u, v = rows[:, :3], rows[:, 3:6]
+    assert (u > 0).tolist() == [[True, True, False], [False, False, True]]
+    assert (v > 0).tolist() == [[False, True, True], [False, False, True]]
+    np.testing.assert_allclose(rows[:, 6:9], np.abs(u - v))
+    np.testing.assert_allclose(rows[:, 9:12], u * v)
+    np.testing.assert_allclose(rows[:, 12], (u * v).sum(axis=1))
