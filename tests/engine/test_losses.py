@@ -51,5 +51,5 @@ def test_an_evaluation_reports_the_mean_without_class_weights() -> None:
 
 
 def test_a_step_is_divided_by_its_rows_or_their_class_weights() -> None:
-    assert Loss(THREE).weight(CLASSES.numpy()) == 4
-    assert Loss(THREE, WEIGHTS).weight(CLASSES.numpy()) == 0.5 + 3 + 3 + 2
+    assert Loss(THREE).loss_divisor(CLASSES.numpy()) == 4
+    assert Loss(THREE, WEIGHTS).loss_divisor(CLASSES.numpy()) == 0.5 + 3 + 3 + 2

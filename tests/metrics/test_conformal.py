@@ -63,7 +63,7 @@ def test_the_row_at_the_limit_is_inside(task: str) -> None:
         "multilabel": ([[0.75, 0.25], [0.5, 0.25]], [[1, 0], [1, 0]]),
         "regression": ([[1.0], [2.5]], [0.75, 2.0]),
     }[task]
-    strange = strangeness(task, chances, labels)
+    strange = nonconformity(task, chances, labels)
     assert strange.tolist() == [0.25, 0.5]
     assert covered(task, chances, labels, 0.5).tolist() == [True, True]
     assert covered(task, chances, labels, 0.25).tolist() == [True, False]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.engine.test_stepper import make_stepper
-from whet.data.tokens.batches import Order
+from whet.data.tokens.batches import BatchOrder
 from whet.errors import Diverged, EnvironmentFault
 from whet.records import Evaluation
 from whet.training.loop import (
@@ -106,7 +106,7 @@ def test_a_step_record_is_about_the_steps_since_the_one_before(monkeypatch: pyte
     clock, state = _Clock(State()), State()
     for state.step, loss in ((2, 3.0), (4, 5.0)):
         for _ in range(2):
-            stepper.note(state.step, torch.tensor(loss), torch.tensor(1.0))
+            stepper.add_step(state.step, torch.tensor(loss), torch.tensor(1.0))
             stepper.count(feed, np.arange(8))
         record = _step_record(state, stepper, feed, lambda step: step / 10, clock)
         assert (record.loss, record.epoch, record.learning_rate) == (loss, state.step, (state.step - 1) / 10)
@@ -116,9 +116,9 @@ def test_a_step_record_is_about_the_steps_since_the_one_before(monkeypatch: pyte
 
 def test_a_run_that_diverges_names_the_step_and_its_rows() -> None:
     stepper, feed = make_stepper()
-    feed = dataclasses.replace(feed, order=Order(rows=8, batch_size=3, seed=0))
+    feed = dataclasses.replace(feed, order=BatchOrder(rows=8, batch_size=3, seed=0))
     check_finite(stepper, feed)
-    stepper.window.first_bad.fill_(4)
+    stepper.window.first_nonfinite_step.fill_(4)
     with pytest.raises(Diverged, match="step 5") as raised:
         check_finite(stepper, feed)
     assert (raised.value.step, raised.value.rows) == (4, feed.order.batch(1, 1).tolist())  # type: ignore[attr-defined]

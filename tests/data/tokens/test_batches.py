@@ -185,4 +185,4 @@ def test_what_is_not_asked_for_pads_no_further_and_drops_no_row():
     batch = pad(make_tokens([[1, 2, 3], [4]]), np.arange(2), pad_id=9)
     assert batch["input_ids"].tolist() == [[1, 2, 3], [4, 9, 9]]
     assert batch["token_type_ids"].tolist() == [[1, 0, 1], [0, 0, 0]]
-    assert Order(rows=5, batch_size=2, seed=0).steps_per_epoch == 3
+    assert BatchOrder(rows=5, batch_size=2, seed=0).steps_per_epoch == 3

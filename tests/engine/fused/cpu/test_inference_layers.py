@@ -34,7 +34,7 @@ def test_frozen_weights_give_the_same_logits(family: str) -> None:
 
 @pytest.mark.skipif("AVX512" not in instruction_sets(), reason="the packed products take a processor with AVX-512")
 def test_weights_are_packed_where_the_processor_can() -> None:
-    assert FrozenCpuPieces.available()
+    assert CpuInferenceLayerOps.available()
     network = FusedNetwork(small_model(width=64).eval(), BF16, training=False)
     layer = network.flat.layers[0].weights
     x = torch.randn(5, 64).bfloat16()
