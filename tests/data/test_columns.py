@@ -175,6 +175,7 @@ def test_a_refusal_suggests_the_likeliest() -> None:
     assert suggested({"comment": TEXTS, **switches}) == ("--label", "toxic,rude")
 
 
+@pytest.mark.parametrize(
     ("rows", "distinct", "words", "text", "prose", "label"),
     [
         (100, 51, 1.0, True, False, False),
