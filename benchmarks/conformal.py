@@ -3,14 +3,17 @@
     python benchmarks/conformal.py runs/reviews-001 runs/pairs-001 --coverage 0.9 --splits 200
 
 The labelled validation and test rows in predictions.parquet are dealt into two halves: temperature and limit are fitted
-on one, coverage is measured on the other.
+on one, coverage is measured on the other. The figures are kept in `benchmarks/results/conformal.json`.
 """
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from results import write_results
 
 from whet.errors import WhetError
 from whet.metrics.calibration import usable_temperature
@@ -20,7 +23,7 @@ from whet.runs.folder import RunFolder
 from whet.runs.report.mistakes import read_answers
 
 
-def measure(run: str, coverage: float, splits: int) -> str:
+def measure(run: str, coverage: float, splits: int) -> dict[str, Any]:
     data = RunFolder.open(run).data
     task, labels = data["task"], data["labels"]
     found = [read_answers(RunFolder.open(run), split, task, labels) for split in ("test", "validation")]
@@ -40,9 +43,21 @@ def measure(run: str, coverage: float, splits: int) -> str:
             sizes.append(held.mean())
             empty.append((held == 0).mean())
     low, high = np.quantile(shares, [0.05, 0.95])
-    labels_a_set = f"{np.mean(sizes):.2f} | {100 * np.mean(empty):.1f}%" if sizes else "an interval | "
-    spread = f"{100 * np.mean(shares):.1f}% | {100 * low:.1f} to {100 * high:.1f}%"
-    return f"| {run} | {len(truth)} | {spread} | {labels_a_set} |"
+    return {
+        "run": Path(run).name,
+        "rows": len(truth),
+        "coverage": round(float(np.mean(shares)), 4),
+        "from_5%": round(float(low), 4),
+        "to_95%": round(float(high), 4),
+        "labels_a_set": round(float(np.mean(sizes)), 3) if sizes else None,
+        "empty": round(float(np.mean(empty)), 4) if empty else None,
+    }
+
+
+def markdown(found: dict[str, Any]) -> str:
+    sets = "an interval | " if found["labels_a_set"] is None else f"{found['labels_a_set']:.2f} | {found['empty']:.1%}"
+    spread = f"{found['coverage']:.1%} | {100 * found['from_5%']:.1f} to {found['to_95%']:.1%}"
+    return f"| {found['run']} | {found['rows']} | {spread} | {sets} |"
 
 
 def main() -> None:
@@ -53,11 +68,16 @@ def main() -> None:
     options = parser.parse_args()
     print(f"| run | rows | coverage, mean of {options.splits} splits | 5% to 95% of splits | labels a set | empty |")
     print("|---|---|---|---|---|---|")
+    measured = []
     for run in options.runs:
         try:
-            print(measure(run, options.coverage, options.splits))
+            measured.append(measure(run, options.coverage, options.splits))
         except WhetError as error:
             print(f"{run}: {error}")
+        else:
+            print(markdown(measured[-1]))
+    packages = ("numpy", "scipy")
+    print(write_results("conformal", packages, goal=options.coverage, splits=options.splits, runs=measured))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
     python benchmarks/serve.py runs/reviews-001 --rough 10000       # clients that leave, send garbage or trickle
 
 Both servers get the same short texts from the same clients, by turns, each in a process of its own. The load of the
-second table is 80% of what the plain server can answer. Nothing listens but on 127.0.0.1.
+second table is 80% of what the plain server can answer. Nothing listens but on 127.0.0.1. The figures are kept in
+`benchmarks/results/serve.json` and `benchmarks/results/serve-rough.json`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from results import write_results
+
+PACKAGES = ("torch", "transformers", "starlette", "uvicorn", "tokenizers")
 WORDS = [
     "the",
     "of",
@@ -213,7 +217,7 @@ def compare(run: str, options: argparse.Namespace) -> None:
         for _ in range(options.turns):
             for kind, port in ports.items():
                 latencies[kind] += asyncio.run(open_loop(port, load_rate, options.seconds, pairs))
-    print(f"| {options.clients} clients, short texts | requests a second | p50 and p99 at {load_rate:.0f} a second |")
+    print(f"| {options.clients} clients, short texts | requests per second | p50 and p99 at {load_rate:.0f} a second |")
     print("|---|---|---|")
     for kind in rates:
         spread = f"{min(rates[kind]):.0f} to {max(rates[kind]):.0f}"
@@ -221,7 +225,21 @@ def compare(run: str, options: argparse.Namespace) -> None:
         print(
             f"| {kind} | {spread} | {at_share(waits, 0.5):.1f} and {at_share(waits, 0.99):.1f} ms, n = {len(waits)} |"
         )
-    print(f"ratio of the medians: {statistics.median(rates['whet']) / statistics.median(rates['plain']):.2f}")
+    ratio = statistics.median(rates["whet"]) / statistics.median(rates["plain"])
+    print(f"ratio of the medians: {ratio:.2f}")
+    servers = {kind: summary(rates[kind], sorted(latencies[kind])) for kind in rates}
+    about = {"run": Path(run).name, "clients": options.clients, "seconds_a_turn": options.seconds, "pairs": pairs}
+    print(write_results("serve", PACKAGES, **about, load_per_second=round(load_rate, 1), ratio=ratio, servers=servers))
+
+
+def summary(rates: list[float], waits: list[float]) -> dict[str, Any]:
+    """Requests per second of every turn; milliseconds at the load."""
+    return {
+        "requests_per_second": [round(rate, 1) for rate in rates],
+        "p50_ms": round(at_share(waits, 0.5), 2),
+        "p99_ms": round(at_share(waits, 0.99), 2),
+        "requests_at_load": len(waits),
+    }
 
 
 async def rough_request(port: int, number: int, expected: list[str], pairs: bool) -> str:
@@ -279,8 +297,14 @@ def rough(run: str, options: argparse.Namespace) -> None:
 
         asyncio.run(all_of_them(min(500, options.rough)))
         before = resident_mb(process.pid)
-        print(asyncio.run(all_of_them(options.rough)))
-        print(f"memory: {before:.0f} MB after 500, {resident_mb(process.pid):.0f} MB after {options.rough} more")
+        counts = asyncio.run(all_of_them(options.rough))
+        after = resident_mb(process.pid)
+    print(counts)
+    print(f"memory: {before:.0f} MB after 500, {after:.0f} MB after {options.rough} more")
+    memory = {"after_500_mb": round(before), "at_the_end_mb": round(after)}
+    print(
+        write_results("serve-rough", PACKAGES, run=Path(run).name, requests=options.rough, ends=counts, memory=memory)
+    )
 
 
 def resident_mb(process: int) -> float:
