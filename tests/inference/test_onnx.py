@@ -173,17 +173,48 @@ def test_every_task_and_decision_is_read_as_whet_reads_it(task: Task, decisions:
             assert found["candidates"] == read.candidates[index]
 
 
+ENCODER = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 66,
+}
+RELATIVE = {**ENCODER, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "pooler_hidden_size": 32}
+OTHERS: dict[str, dict[str, Any]] = {
+    "mpnet": ENCODER,
+    "xlm-roberta": ENCODER,
+    "albert": {**ENCODER, "embedding_size": 16},
+    "deberta": RELATIVE,
+    "deberta-v2": {**RELATIVE, "position_buckets": 16, "norm_rel_ebd": "layer_norm", "share_att_key": True},
+    "rembert": {**ENCODER, "input_embedding_size": 16, "output_embedding_size": 16},
+    "convbert": {**ENCODER, "embedding_size": 32},
+}
+"""Families that the general path trains, with random weights."""
+
+
+def model_of(family: str) -> Any:
+    import torch
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    if family in FAMILIES:
+        return small_model(family, labels=3).eval()
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(family, vocab_size=400, pad_token_id=0, num_labels=3, **OTHERS[family])
+    return AutoModelForSequenceClassification.from_config(config).eval()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *OTHERS])
 def test_every_family_that_trains_is_exported(family: str, tmp_path: Path) -> None:
     import onnxruntime
     import torch
 
     class Tokenizer:
         unk_token_id = 5
-        model_input_names = NAMES if family in ("bert", "electra") else NAMES[:2]
+        model_input_names = NAMES if family in ("bert", "electra", "albert", "deberta", "deberta-v2") else NAMES[:2]
 
-    model = small_model(family, labels=3).eval()
+    model = model_of(family)
     with module.quiet_exporter():
         module._export(model, Tokenizer, tmp_path / "model.onnx", 64)
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")

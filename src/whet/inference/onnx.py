@@ -50,7 +50,7 @@ class Proof:
     changed_labels: int
     test: Paired
     """The score of both, with the interval of the difference."""
-    rows_a_second: tuple[float, float]
+    rows_per_second: tuple[float, float]
     """On this CPU, before and after."""
 
     @property
@@ -61,13 +61,13 @@ class Proof:
 
     def lines(self) -> list[str]:
         """The proof in words."""
-        a, b, test = *self.rows_a_second, self.test
+        a, b, test = *self.rows_per_second, self.test
         rows = f"proof on {self.rows} validation rows: largest difference of a logit {self.largest_difference:.2g}"
         score = f"{test.metric} {test.a:.4f} before, {test.b:.4f} after: difference {test.difference:+.4f}"
         return [
             f"{rows}, {self.changed_labels} labels changed",
             f"{score} ({test.low:+.4f} to {test.high:+.4f}, p = {test.p_value:.2g})",
-            f"rows a second on this CPU: {a:.0f} before, {b:.0f} after",
+            f"rows per second on this CPU: {a:.0f} before, {b:.0f} after",
         ]
 
 
@@ -271,7 +271,7 @@ def prove(predictor: Predictor, folder: Path, answers: PredictedRows) -> Proof:
         largest_difference=float(np.abs(before - after).max()),
         changed_labels=0 if kind == "regression" else int(changed.reshape(len(rows), -1).any(axis=1).sum()),
         test=test,
-        rows_a_second=(len(rows) / (check_interrupt - began), len(rows) / (ended - check_interrupt)),
+        rows_per_second=(len(rows) / (check_interrupt - began), len(rows) / (ended - check_interrupt)),
     )
 
 
