@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.inference.serving.models import save_run
 from whet.records import End, Step
 from whet.runs.folder import RunFolder
 from whet.tools.selftest.fork_client import Command, ForkServer
@@ -212,6 +213,37 @@ def test_out_of_real_memory_takes_smaller_batches_and_the_same_steps(warm: ForkS
     assert status == 0, said
     assert said.count("Out of memory: micro-batches of 512 rows from here on, the same rows a step.") == 1
     assert RunFolder.open(tmp_path / "run").records()[-1].step == 1
+
+
+def test_a_model_larger_than_memory_is_said_in_one_line(warm: ForkServer, model: Path, tmp_path: Path) -> None:
+    run = save_run(tmp_path / "run", model)
+    enlarge_embeddings(run / "model", rows=50_000_000)
+    limits = {"RLIMIT_AS": 1500 * 2**20}
+    status, said = command(warm, tmp_path / "home", ["predict", str(run), "--text", "yes"], limits=limits)
+    assert status == 4, said
+    assert "does not fit into memory" in said
+    assert "Traceback" not in said
+
+
+def enlarge_embeddings(model: Path, rows: int) -> None:
+    """So many words in a file that has holes instead of their weights: it is large, and takes no room on the disk."""
+    path, name = model / "model.safetensors", "bert.embeddings.word_embeddings.weight"
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    end = len(content) - 8 - size
+    width = header[name]["shape"][1]
+    moved = {key: value for key, value in header.items() if key != name}
+    moved[name] = {**header[name], "shape": [rows, width], "data_offsets": [end, end + 4 * rows * width]}
+    # A format without gaps: what the old embeddings were belongs to nothing, under a name of its own.
+    begin, until = header[name]["data_offsets"]
+    moved["unused"] = {"dtype": "F32", "shape": [(until - begin) // 4], "data_offsets": [begin, until]}
+    text = json.dumps(moved).encode()
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text + content[8 + size :])
+        file.truncate(8 + len(text) + end + 4 * rows * width)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "vocab_size": rows}))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -18,6 +18,7 @@ from whet.models.pooling import has_mean_layer, set_pooling
 from whet.models.safety import own_code, refuse_missing_tokenizer, refuse_other_tokenizer, refuse_unsafe_folder
 from whet.task import PROBLEM_TYPES, Task, saved_task
 from whet.utils.hf_libraries import skip_unused_imports, transformers_library
+from whet.utils.memory import is_memory_error
 
 if TYPE_CHECKING:
     import torch
@@ -301,7 +302,7 @@ def _explained(name: str) -> Iterator[None]:
     with nullcontext(False) if local else cache_only_without_network() as cut_off:
         try:
             yield
-        except (WhetError, MemoryError):
+        except WhetError:
             raise
         except SafetensorError as error:
             raise ArtifactError(
@@ -313,6 +314,10 @@ def _explained(name: str) -> Iterator[None]:
                 f"The model {name!r} needs a package that is not installed: {reason[:200]}"
             ) from None
         except Exception as error:  # every library has its own: tokenizers raises bare Exception
+            if is_memory_error(error):
+                raise EnvironmentFault(
+                    f"The model {name!r} does not fit into memory.", "Close other programs, or take a smaller model."
+                ) from None
             raise _cannot_be_had(name, error, cut_off) from None
 
 

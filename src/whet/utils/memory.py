@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import errno
+
 import torch
 
 from whet.errors import EnvironmentFault
+
+WORDS = (
+    "can't allocate memory",
+    "Cannot allocate memory",
+    "out of memory",
+    "not enough memory",
+    "bad_alloc",
+    "could not create a primitive",
+)
 
 
 def is_memory_error(error: BaseException) -> bool:
     """Whether this is the device or the host running out of memory, under any of the names that has."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    words = ("can't allocate memory", "out of memory", "not enough memory", "bad_alloc", "could not create a primitive")
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in WORDS)
 
 
 def no_room_for_one_row(error: BaseException) -> EnvironmentFault:
