@@ -11,6 +11,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -344,9 +345,14 @@ def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
     return {name: (before[name], after[name]) for name in before if before[name] != after[name]}
 
 
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
 def _coerce(kind: type, name: str, value: Any) -> Any:
     """The value as the field's type. TOML and Python give typed values; flags and the environment give text."""
-    hint = get_type_hints(kind)[name]
+    hint = _hints(kind)[name]
     choices = [arg for arg in (get_args(hint) or (hint,)) if arg is not type(None)]
     if value is None:
         if type(None) in get_args(hint):

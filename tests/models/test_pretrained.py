@@ -84,3 +84,18 @@ def test_a_revision_is_the_one_that_is_loaded(
         (place / "refs" / revision).write_text(digit * 40)
     for revision, width in ((None, 32), ("older", 64)):
         assert load_config("someone/tiny", ModelConfig(model="someone/tiny", revision=revision)).hidden_size == width
+
+
+def test_the_library_is_quiet_until_the_last_thread_is_done() -> None:
+    from transformers.utils import logging as log
+
+    from whet.models.pretrained import quiet
+
+    before = log.get_verbosity()
+    first, second = quiet(), quiet()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert log.get_verbosity() == log.ERROR
+    second.__exit__(None, None, None)
+    assert log.get_verbosity() == before

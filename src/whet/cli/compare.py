@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from whet.runs.compare import Comparison
 
 
+MANY_RUNS = 6
+"""From more runs on, a run is a row: its settings stand beside its score, and one sentence sums the tests up."""
 NARROWEST = 8
 """Characters that a column keeps, however many there are."""
 
@@ -41,8 +43,9 @@ def compare(runs: tuple[Path, ...], split: str | None, html: Path | None, as_jso
         return
     for line in comparison_lines(found, columns(sys.stdout) if sys.stdout.isatty() else None):
         click.echo(line)
-    for difference in found.differences:
-        click.echo(wrapped(difference.sentence, sys.stdout))
+    few = len(found.entries) <= MANY_RUNS
+    for sentence in [each.sentence for each in found.differences] if few else [found.summary()]:
+        click.echo(wrapped(sentence, sys.stdout))
 
 
 def comparison_lines(found: Comparison, most: int | None = None) -> list[str]:
@@ -59,15 +62,37 @@ def comparison_lines(found: Comparison, most: int | None = None) -> list[str]:
             )
         interval = f"{low} to {high}" if low else ""
         scores.append([entry.name, score, interval, duration(entry.seconds), entry.verdict.verdict])
+    same = "All settings are the same."
+    if len(found.entries) > MANY_RUNS:
+        wide = [[*row, *cells] for row, cells in zip(scores, _settings_beside(found), strict=True)]
+        return [*table([wide[0], *_ranked(wide[1:], found)], most), "", *([] if found.settings else [same, ""])]
     names = [entry.name for entry in found.entries]
     settings = [["setting", *names], *([n, *map(_shown, values)] for n, values in found.settings.items())]
-    same = "All settings are the same."
     return [
         *table(scores, most),
         "",
         *(table(settings, most) if found.settings else [same]),
         "",
     ]
+
+
+def _settings_beside(found: Comparison) -> list[list[str]]:
+    """A header and a row a run: the settings that differ."""
+    runs = range(len(found.entries))
+    return [[*found.settings], *([_shown(values[run]) for values in found.settings.values()] for run in runs)]
+
+
+def _ranked(rows: list[list[str]], found: Comparison) -> list[list[str]]:
+    """The first run, which the others are compared with, and then those from the best score down."""
+    from whet.metrics.scores import higher_is_better
+
+    sign = -1 if higher_is_better(found.metric) else 1
+
+    def place(run: int) -> tuple[bool, float]:
+        score = found.entries[run].score
+        return score is None, sign * score.value if score else 0.0
+
+    return [rows[0], *(rows[run] for run in sorted(range(1, len(rows)), key=place))]
 
 
 def table(rows: list[list[str]], most: int | None = None) -> list[str]:

@@ -33,6 +33,9 @@ LONG_MARK = "long_texts"
 """In the configuration of a model that reads more of a long text than its head; other libraries pass over it."""
 
 _replacing_writer = threading.RLock()
+_quiet_changes = threading.Lock()
+_quiet_before: list[tuple[int, bool]] = []
+"""For each of those that are quiet, what there was before the first of them."""
 
 
 @dataclass(frozen=True)
@@ -276,19 +279,29 @@ def _describe(name: str, model: Any, info: dict[str, Any]) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """transformers' alarms and bars are replaced by our own line."""
+    """transformers' alarms and bars are replaced by our own line.
+
+    The library has one setting for all threads: the first to come turns it off, and the last to go turns it on again.
+    """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     log = transformers_library().utils.logging
-    before, bars = log.get_verbosity(), log.is_progress_bar_enabled()
-    log.set_verbosity_error()
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every retry without a network
-    log.disable_progress_bar()
+    with _quiet_changes:
+        if not _quiet_before:
+            _quiet_before.append((log.get_verbosity(), log.is_progress_bar_enabled()))
+            log.set_verbosity_error()
+            logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every retry without a network
+            log.disable_progress_bar()
+        else:
+            _quiet_before.append(_quiet_before[0])
     try:
         yield
     finally:
-        log.set_verbosity(before)
-        if bars:
-            log.enable_progress_bar()
+        with _quiet_changes:
+            verbosity, bars = _quiet_before.pop()
+            if not _quiet_before:
+                log.set_verbosity(verbosity)
+                if bars:
+                    log.enable_progress_bar()
 
 
 @contextmanager

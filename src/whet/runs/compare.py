@@ -18,16 +18,17 @@ import numpy as np
 from whet.errors import UsageError
 from whet.metrics import Interval, Paired, bootstrap, higher_is_better, paired, smallest_visible, wilson
 from whet.metrics.intervals import PROPORTIONS
-from whet.metrics.scores import evidence
+from whet.metrics.scores import MAIN_METRIC, evidence
 from whet.records import End, Evaluation, Record, Start, shipped_evaluation
 from whet.runs.folder import CONFIG, RunFolder
 from whet.runs.predictions import labelled_rows
+from whet.runs.thinned import thinned_records
 from whet.runs.verdict.judge import Verdict, verdict_of
 
 Array = np.ndarray[Any, Any]
 
 # Where a run is kept and what it says changes nothing in the model.
-_WHERE = frozenset({"run", "log_every", "max_minutes", "keep", "save_every", "offline"})
+NO_QUESTION = frozenset({"run", "log_every", "max_minutes", "keep", "save_every", "offline"})
 # Scores from 0 to 1 that people give in points.
 _IN_POINTS = frozenset(
     {"accuracy", "exact_match", "f1", "macro_f1", "micro_f1", "weighted_f1", "precision", "recall", "roc_auc"}
@@ -68,6 +69,21 @@ class Comparison:
     """Settings that differ, a value a run; None where a run has no settings file."""
     differences: tuple[Difference, ...]
 
+    def summary(self) -> str:
+        """How many runs differ from the first one, where there are too many for a sentence each."""
+        first, tests = self.entries[0].name, [each.test for each in self.differences if each.test is not None]
+        if not tests:
+            others = f"None of {len(self.differences)} other runs"
+            return f"{others} answers the {self.split} rows of {first}: there is nothing to test."
+        apart = [test for test in tests if test.visible]
+        better = sum((test.difference > 0) == higher_is_better(self.metric) for test in apart)
+        by_chance = max(1, round(0.05 * len(tests)))
+        return (
+            f"Of {len(tests)} other runs, {better} are better than {first} on the same {self.split} rows and "
+            f"{len(apart) - better} are worse (p < 0.05 each). Of so many tests about {by_chance} would find that by "
+            "chance."
+        )
+
     def as_dict(self) -> dict[str, Any]:
         found = dataclasses.asdict(self)
         for entry, shown in zip(self.entries, found["entries"], strict=True):
@@ -91,11 +107,11 @@ def compare(paths: Sequence[Path], split: str | None = None) -> Comparison:
     folders = [RunFolder.open(path) for path in paths]
     _refuse_twice(folders)
     names = _names(folders)
-    records = [folder.records() for folder in folders]
+    records = [thinned_records(folder.path) for folder in folders]
     starts = [_start(folder, found) for folder, found in zip(folders, records, strict=True)]
     _refuse_other_task(names, starts)
-    split = split or _shared_split(folders)
-    task, metric = starts[0].task, starts[0].metric
+    split = split or _shared_split(records)
+    task, metric = starts[0].task, score_metric(starts[0].metric, starts[0].task)
     answers = [read_predictions(folder, split, task, metric) for folder in folders]
     return Comparison(
         metric=metric,
@@ -106,7 +122,7 @@ def compare(paths: Sequence[Path], split: str | None = None) -> Comparison:
         ),
         settings=differing_settings(folders),
         differences=tuple(
-            _difference(names[0], names[other], answers[0], answers[other], metric, split)
+            difference(names[0], names[other], answers[0], answers[other], metric, split)
             for other in range(1, len(folders))
         ),
     )
@@ -143,7 +159,7 @@ def _listed(labels: Sequence[str], most: int = 6) -> str:
 def differing_settings(folders: Sequence[RunFolder]) -> dict[str, tuple[Any, ...]]:
     """Only the settings that are not the same in all runs."""
     flat = [folder.config.flat() if (folder.path / CONFIG).is_file() else {} for folder in folders]
-    names = dict.fromkeys(name for one in flat for name in one if name not in _WHERE)
+    names = dict.fromkeys(name for one in flat for name in one if name not in NO_QUESTION)
     values = {name: tuple(one.get(name) for one in flat) for name in names}
     return {name: found for name, found in values.items() if any(value != found[0] for value in found)}
 
@@ -160,6 +176,11 @@ def read_predictions(folder: RunFolder, split: str, task: str, metric: str) -> P
     return Predicted(keys, labels, evidence(task, metric, logits))
 
 
+def score_metric(metric: str, task: str) -> str:
+    """What answers are scored by: the loss is no score of answers, so the task's own metric stands for it."""
+    return MAIN_METRIC[task] if metric == "loss" else metric
+
+
 def score_of(answer: Predicted, metric: str) -> Interval:
     if metric in PROPORTIONS and answer.labels.ndim == 1:
         return wilson(int((answer.labels == answer.evidence).sum()), len(answer.labels))
@@ -171,9 +192,10 @@ def describe(metric: str, value: float) -> str:
     return f"{100 * value:.1f}%" if metric in _IN_POINTS else f"{value:.4f}"
 
 
-def _difference(
+def difference(
     a: str, b: str, first: Predicted | None, second: Predicted | None, metric: str, split: str
 ) -> Difference:
+    """The second run against the first one, on the rows that both have answered."""
     if first is None or second is None:
         missing = a if first is None else b
         return Difference(a=a, b=b, sentence=f"{missing} has no predictions on labelled {split} rows to compare.")
@@ -258,13 +280,13 @@ def _start(folder: RunFolder, records: list[Record]) -> Start:
     return start
 
 
-def _shared_split(folders: Sequence[RunFolder]) -> str:
+def _shared_split(runs: Sequence[Sequence[Record]]) -> str:
     """Validation rows chose the best step, which flatters: test rows where every run has labelled ones."""
-    return "test" if all(_has_test(folder) for folder in folders) else "validation"
+    return "test" if all(map(_has_test, runs)) else "validation"
 
 
-def _has_test(folder: RunFolder) -> bool:
-    return any(isinstance(record, Evaluation) and record.split == "test" for record in folder.records())
+def _has_test(records: Sequence[Record]) -> bool:
+    return any(isinstance(record, Evaluation) and record.split == "test" for record in records)
 
 
 def _names(folders: Sequence[RunFolder]) -> list[str]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from whet.errors import WhetError
-from whet.records import shipped_evaluation
+from whet.records import Record, shipped_evaluation
 from whet.runs.curves import curves, sparkline
 from whet.runs.folder import CONFIG, RECORDS, RunFolder
 from whet.runs.progress import progress
-from whet.runs.verdict.judge import verdict_of
+from whet.runs.thinned import thinned_records
+from whet.runs.verdict.judge import verdict_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +56,18 @@ def _began(path: Path) -> tuple[float, str]:
 
 def _line(path: Path, spark_width: int) -> Line:
     try:
-        records = RunFolder.open(path).records()
+        return line_of(path, thinned_records(RunFolder.open(path).path), spark_width)
     except WhetError:
-        return Line(name=path.resolve().name, path=str(path), state="damaged", share=0.0)
+        return damaged_line(path)
+
+
+def damaged_line(path: Path) -> Line:
+    """A run whose records cannot be read."""
+    return Line(name=path.resolve().name, path=str(path), state="damaged", share=0.0)
+
+
+def line_of(path: Path, records: Sequence[Record], spark_width: int = 10) -> Line:
+    """A run in short, by its records."""
     seen, now = curves(records), progress(records)
     best = shipped_evaluation(records, seen.split)
     metric = seen.start.metric if seen.start else ""
@@ -66,8 +77,8 @@ def _line(path: Path, spark_width: int) -> Line:
         state=now.ended or "running or killed",
         share=now.share,
         metric=metric,
-        score=best.metrics.get(metric) if best else None,
-        verdict=verdict_of(records).verdict,
+        score=best.metrics.get(metric, best.loss if metric == "loss" else None) if best else None,
+        verdict=verdict_name(records),
         seconds=seen.end.seconds if seen.end else now.seconds,
         spark=sparkline(seen.evaluation.values, spark_width),
     )

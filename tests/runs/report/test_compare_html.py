@@ -30,8 +30,8 @@ def test_curves_lie_over_one_another_a_line_a_run(tmp_path: Path) -> None:
     assert {"eval_loss", "main", "train_loss"} <= {chart.id for chart in charts}
 
 
-def test_more_runs_than_colours_are_compared_and_said_not_to_be_drawn(tmp_path: Path) -> None:
-    assert "The curves of 1 more runs are not drawn." in compared(tmp_path, 7)
+def test_more_runs_than_colours_are_compared_and_said_not_to_be_drawn_without_scripts(tmp_path: Path) -> None:
+    assert "Without scripts, the curves of 1 more runs are not drawn." in compared(tmp_path, 7)
 
 
 def test_a_name_is_text(tmp_path: Path) -> None:

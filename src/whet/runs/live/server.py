@@ -17,6 +17,7 @@ import math
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 from whet.errors import UsageError, missing_extra
 from whet.runs.folder import CONFIG, RECORDS
 from whet.runs.live.follow import Cursor, Tail, as_json, clean_dict
+from whet.runs.many import default_values, run_in_short
 from whet.runs.report.html import asset
-from whet.runs.summary import list_runs
 from whet.utils.text import neutral_lines
 from whet.utils.web_server import HEADERS, LOOPBACK, Server, listen, run_in_background
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.05
 HEARTBEAT_SECONDS = 15.0
 CONNECTIONS = 100
+READING_SECONDS = 0.2
+"""How long an answer that lists runs may read those that it does not know yet."""
 KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
 
 Send = Callable[[Any], Awaitable[None]]
@@ -48,7 +51,9 @@ class Library:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._tails: dict[Path, Tail] = {}
-        self._lines: dict[Path, tuple[Any, dict[str, Any]]] = {}
+        self._read: dict[Path, _Read] = {}
+        self._revision = 0
+        self._turn = threading.Lock()
 
     def runs(self) -> dict[str, Path]:
         """Name to folder, newest first. Links are not followed: they could lead anywhere."""
@@ -68,15 +73,35 @@ class Library:
             return None
         return self._tails.setdefault(path, Tail(path))
 
-    def lines(self) -> list[dict[str, Any]]:
-        """Every run in short; a run is read again only when it has changed."""
-        shown = []
-        for path in self.runs().values():
-            stamp = _stamp(path)
-            if self._lines.get(path, (None, {}))[0] != stamp:
-                self._lines[path] = (stamp, list_runs(path)[0].as_dict())
-            shown.append(self._lines[path][1])
-        return [clean_dict(line) for line in shown]
+    def lines(self, since: int = 0, seconds: float = READING_SECONDS) -> dict[str, Any]:
+        """Runs in short that were read after this revision; a run is read again only when it has changed.
+
+        Reading stops after so long: a page shows what there is, and asks again while there is `more`.
+        """
+        with self._turn:
+            paths, until, more = self.runs(), time.monotonic() + seconds, False
+            for path in self._read.keys() - set(paths.values()):
+                del self._read[path]
+            for path in paths.values():
+                stamp = _stamp(path)
+                if path in self._read and self._read[path].stamp == stamp:
+                    continue
+                if more := time.monotonic() > until:
+                    break
+                self._revision += 1
+                self._read[path] = _Read(stamp, self._revision, clean_dict(run_in_short(path)))
+            read = [self._read[path] for path in paths.values() if path in self._read]
+            new = [each.content for each in read if each.revision > since]
+            return {"runs": new, "names": list(paths), "revision": self._revision, "more": more}
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What was read of a run when its records had this stamp."""
+
+    stamp: tuple[int, int]
+    revision: int
+    content: dict[str, Any]
 
 
 def start(path: Path | str, port: int = 0) -> Server:
@@ -149,7 +174,7 @@ class _Pages:
     def __init__(self, library: Library, leaving: threading.Event) -> None:
         self.library, self.leaving = library, leaving
         own = {name: _own_asset(name) for name in ("index.html", "page.js", "page.css", "icon.svg")}
-        self.assets = {**own, **{name: asset(name) for name in ("scales.js", "chart.js", "base.css")}}
+        self.assets = {**own, **{name: asset(name) for name in ("scales.js", "chart.js", "many.js", "base.css")}}
 
     async def index(self, request: Request) -> Response:
         return self._file("index.html")
@@ -158,8 +183,11 @@ class _Pages:
         return self._file(request.path_params["name"])
 
     async def runs(self, request: Request) -> Response:
-        lines = await asyncio.to_thread(self.library.lines)
-        return _json({"runs": lines, "single": _is_run(self.library.root)})
+        since = _number(request.query_params.get("since", "0"))
+        if since is None:
+            return _text("since is the revision of an earlier answer\n", 400)
+        found = await asyncio.to_thread(self.library.lines, int(since))
+        return _json({**found, "defaults": default_values(), "single": _is_run(self.library.root)})
 
     async def run(self, request: Request) -> Response:
         tail = self.library.tail(request.path_params["name"])

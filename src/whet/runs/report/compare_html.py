@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from whet.records import Record
 from whet.runs.compare import Comparison
 from whet.runs.curves import Curves, Series, curves
-from whet.runs.folder import RunFolder
+from whet.runs.many import default_values, in_short
 from whet.runs.progress import duration
 from whet.runs.report.charts import Chart, Line, Mark, is_share, line, metric_words
 from whet.runs.report.content import plain
 from whet.runs.report.html import render_page, write_whole
 from whet.runs.report.scores import shown
+from whet.runs.thinned import thinned_records
 
 DRAWN_RUNS = 6
 """As many as there are colours that can be told apart."""
@@ -25,6 +27,7 @@ DRAWN_RUNS = 6
 class Row:
     """One run in the table of scores."""
 
+    place: int
     name: str
     role: str
     score: str
@@ -35,22 +38,60 @@ class Row:
     sentence: str
 
 
-def write_comparison(comparison: Comparison, path: Path) -> Path:
+@dataclass(frozen=True, kw_only=True)
+class Lead:
+    """What a page says above the comparison that it shows: a tuning, what came of it."""
+
+    title: str
+    sentences: tuple[str, ...]
+    shares: dict[str, float]
+    """What each setting explains of the differences; empty where that is not known."""
+    shares_title: str = ""
+
+
+def write_comparison(comparison: Comparison, path: Path, lead: Lead | None = None) -> Path:
     """Write the page and return where it is. The runs are read again for their curves."""
-    seen = [curves(RunFolder.open(entry.path).records()) for entry in comparison.entries]
-    charts = overlaid(comparison, seen)
+    records = [thinned_records(Path(entry.path)) for entry in comparison.entries]
+    seen = [curves(each) for each in records]
+    few = len(seen) <= DRAWN_RUNS
     page = render_page(
         "compare.html.jinja",
-        charts,
+        overlaid(comparison, seen),
         ("report.css",),
+        many={"runs": _in_short(comparison, records), "defaults": default_values(), "charts": not few},
+        lead=lead,
         comparison=comparison,
+        sentences=[each.sentence for each in comparison.differences] if few else [comparison.summary()],
+        all_sentences=[] if few else [each.sentence for each in comparison.differences],
         metric=metric_words(comparison.metric),
         rows=_rows(comparison),
         settings={name: [plain(value) for value in values] for name, values in comparison.settings.items()},
+        few=few,
         left_out=max(0, len(seen) - DRAWN_RUNS),
     )
     write_whole(path, page)
     return path
+
+
+def _in_short(comparison: Comparison, records: Sequence[Sequence[Record]]) -> list[dict[str, Any]]:
+    """The runs as `templates/many.js` shows them, with the scores of the comparison."""
+    found = []
+    for entry, seen in zip(comparison.entries, records, strict=True):
+        score = entry.score
+        ranged = score is not None and score.low < score.high
+        found.append(
+            {
+                **in_short(Path(entry.path), seen),
+                "name": entry.name,
+                "score": score.value if score else None,
+                "low": score.low if score and ranged else None,
+                "high": score.high if score and ranged else None,
+                "words": metric_words(comparison.metric),
+                "percent": is_share(comparison.metric),
+                "sentence": entry.verdict.sentence if len(records) <= DRAWN_RUNS else "",
+            }
+        )
+    return found
 
 
 def overlaid(comparison: Comparison, seen: Sequence[Curves]) -> list[Chart]:
@@ -102,6 +143,7 @@ def _rows(comparison: Comparison) -> list[Row]:
         has_range = score is not None and score.low < score.high
         rows.append(
             Row(
+                place=place,
                 name=entry.name,
                 role=str(place + 1) if place < DRAWN_RUNS else "level",
                 score=shown(metric, score.value) if score is not None else "–",

@@ -48,6 +48,8 @@ STATES = {
     "deadline": ("out of time, resumable", "warn"),
     "interrupted": ("interrupted, resumable", "warn"),
     "diverged": ("diverged", "bad"),
+    "pruned": ("given up by the tuning: others were better", "warn"),
+    "stopped": ("stopped: the tuning's time was up", "warn"),
 }
 
 

@@ -62,12 +62,15 @@ def render_html(report: Report) -> str:
     return render_page("report.html.jinja", charts, ("report.css",), report=report)
 
 
-def render_page(template: str, charts: Sequence[Chart], styles: Sequence[str], **content: Any) -> str:
-    """A page that carries its styles, its scripts and the data of its charts."""
+def render_page(
+    template: str, charts: Sequence[Chart], styles: Sequence[str], many: dict[str, Any] | None = None, **content: Any
+) -> str:
+    """A page that carries its styles, its scripts and the data of its charts, and `many` runs if it compares them."""
     from markupsafe import Markup
 
+    scripts = ("scales.js", "chart.js", *(["many.js"] if many else []), "report.js")
     style = "\n".join(asset(name) for name in ("base.css", *styles))
-    script = "\n".join(asset(name) for name in ("scales.js", "chart.js", "report.js"))
+    script = "\n".join(asset(name) for name in scripts)
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         "base-uri 'none'; form-action 'none'"
@@ -81,6 +84,7 @@ def render_page(template: str, charts: Sequence[Chart], styles: Sequence[str], *
             policy=policy,
             charts=charts,
             chart_data=Markup(as_data([chart.as_dict() for chart in charts])),
+            many_data=Markup(as_data(many)) if many else None,
             **content,
         )
     )

@@ -4,18 +4,13 @@
 
 (() => {
   const { element, number } = whetCharts;
+  const { clock } = whetMany;
   const find = (id) => document.getElementById(id);
   let source = null;
   let shown = null;
   let listing = null;
-
-  function clock(seconds) {
-    if (seconds === null || seconds === undefined) return "?";
-    const whole = Math.round(seconds);
-    if (whole < 60) return `${whole} s`;
-    if (whole < 3600) return whole < 600 && whole % 60 ? `${Math.floor(whole / 60)} min ${whole % 60} s` : `${Math.floor(whole / 60)} min`;
-    return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
-  }
+  let many = null;
+  const known = { revision: 0, shown: 0, runs: new Map() };
 
   function row(cells, className = "") {
     const line = element("tr", className);
@@ -285,10 +280,11 @@
 
   // Many runs -------------------------------------------------------------------------------------
 
+  // What is new since the last answer; a server that has much to read says that there is more, and is asked at once.
   async function list(first) {
     let found;
     try {
-      const answer = await fetch("/api/runs");
+      const answer = await fetch(`/api/runs?since=${known.revision}`);
       found = await answer.json();
     } catch {
       listing = setTimeout(() => list(false), 2000);
@@ -303,17 +299,19 @@
       find("list").hidden = false;
     }
     if (nameInAddress()) return;
-    find("no-runs").hidden = found.runs.length > 0;
-    find("runs").querySelector("tbody").replaceChildren(...found.runs.map((run) => {
-      const link = element("a");
-      link.append(element("bdi", "", run.name));
-      link.href = `#${encodeURIComponent(run.name)}`;
-      const name = element("td");
-      name.append(link);
-      const score = run.score === null ? "–" : `${run.metric.replaceAll("_", " ")} ${run.score.toFixed(4)}`;
-      return row([name, cell(run.state), cell(`${(100 * run.share).toFixed(0)}%`, "number"), cell(score, "number"), cell(run.spark, "spark"), cell(run.verdict)]);
-    }));
-    listing = setTimeout(() => list(false), 2000);
+    for (const run of found.runs) known.runs.set(run.name, run);
+    known.revision = found.revision;
+    many = many || new whetMany.Many(find("many"), { defaults: found.defaults, link: (name) => `#${encodeURIComponent(name)}` });
+    find("many").hidden = !found.names.length;
+    find("no-runs").hidden = found.names.length > 0;
+    const grown = found.runs.length > 0 || found.names.length !== many.runs.length;
+    // While there is more to come, what is shown doubles each time: drawing it must not keep the reading waiting.
+    if (first || (grown && (!found.more || known.runs.size >= 2 * known.shown))) {
+      known.shown = known.runs.size;
+      many.update(found.names.map((name) => known.runs.get(name) || { name, pending: true, settings: {}, score: null }));
+    }
+    requestAnimationFrame(() => { document.documentElement.dataset.listed = found.more ? "partly" : "all"; });
+    listing = setTimeout(() => list(false), found.more ? 0 : 2000);
   }
 
   // An address that someone typed may hold a lone %: it names no run then, and the list is shown.

@@ -6,6 +6,15 @@ const whetCharts = (() => {
   const { Smoother, element, logTicks, make, number, place, thin, tickText, ticks } = whetScales;
   const PAD = { top: 10, right: 20, bottom: 32, left: 56 };
 
+  // Of more lines than that a pointer tells those that pass nearest to it.
+  const MOST_TOLD = 8;
+
+  // A line's own colour, where it has one, in place of that of its role.
+  function paint(node, line) {
+    if (line.colour) node.style.setProperty("--role", line.colour);
+    return node;
+  }
+
   class Chart {
     constructor(container, spec, group = null) {
       this.container = container;
@@ -101,7 +110,7 @@ const whetCharts = (() => {
 
     drawLegend() {
       this.legend.textContent = "";
-      if (this.lines.length < 2) return;
+      if (this.lines.length < 2 || this.spec.legend === false) return;
       for (const line of this.lines) {
         const key = element("button", `key role-${line.role} ${line.style}`);
         key.type = "button";
@@ -271,7 +280,9 @@ const whetCharts = (() => {
           path += `${pen}${this.toX(line.x[index]).toFixed(1)} ${this.toY(line.y[index]).toFixed(1)}`;
           pen = "L";
         }
-        parts.append(make("path", { d: path, class: `line role-${line.role} ${line.style}` }));
+        const drawn = make("path", { d: path, class: `line role-${line.role} ${line.style}` });
+        drawn.dataset.series = line.series;
+        parts.append(paint(drawn, line));
       }
       (line.low || []).forEach((low, index) => {
         const at = this.toX(line.x[index]).toFixed(1);
@@ -282,9 +293,9 @@ const whetCharts = (() => {
       if (!scattered && (line.style !== "points" || shown.length > 80)) return;
       for (const index of shown) {
         if (!usable(line.y[index])) continue;
-        parts.append(make("circle", {
+        parts.append(paint(make("circle", {
           cx: this.toX(line.x[index]).toFixed(1), cy: this.toY(line.y[index]).toFixed(1), r: 3, class: `dot role-${line.role} ${line.style}`,
-        }));
+        }), line));
       }
     }
 
@@ -293,6 +304,7 @@ const whetCharts = (() => {
       const at = (event) => event.clientX - plot.getBoundingClientRect().left;
       plot.addEventListener("pointermove", (event) => {
         if (!this.fromX) return;
+        this.height_of_pointer = event.clientY - plot.getBoundingClientRect().top;
         if (this.start !== undefined && Math.abs(at(event) - this.start) > 4) this.drag = at(event);
         this.point(this.fromX(at(event)));
       });
@@ -360,9 +372,9 @@ const whetCharts = (() => {
       this.overlay.append(make("path", { d: `M${at.toFixed(1)} ${PAD.top}V${this.height - PAD.bottom}`, class: "cursor" }));
       for (const each of found) {
         if (each.y === null || (this.log && each.y <= 0)) continue;
-        this.overlay.append(make("circle", {
+        this.overlay.append(paint(make("circle", {
           cx: this.toX(each.x).toFixed(1), cy: this.toY(each.y).toFixed(1), r: 4, class: `dot role-${each.line.role}`,
-        }));
+        }), each.line));
       }
       if (this.talks) this.tell(at, step, found);
     }
@@ -379,7 +391,10 @@ const whetCharts = (() => {
         found.push({ line, x: line.x[index], y: line.y[index], away: Math.abs(line.x[index] - wanted) });
       }
       found.sort((a, b) => a.away - b.away);
-      return found.filter((each, index) => index === 0 || each.away <= Math.max(reach, found[0].away));
+      const near = found.filter((each, index) => index === 0 || each.away <= Math.max(reach, found[0].away));
+      if (near.length <= MOST_TOLD) return near;
+      const distance = (each) => (each.y === null ? Infinity : Math.abs(this.toY(each.y) - (this.height_of_pointer ?? 0)));
+      return near.sort((a, b) => distance(a) - distance(b)).slice(0, MOST_TOLD);
     }
 
     tell(at, step, found) {
@@ -388,7 +403,7 @@ const whetCharts = (() => {
       for (const line of this.visible()) {
         const each = found.find((one) => one.line === line);
         if (!each) continue;
-        const row = element("div", `tip-row role-${line.role} ${line.style}`);
+        const row = paint(element("div", `tip-row role-${line.role} ${line.style}`), line);
         const where = each.x === step ? "" : ` @${number(each.x)}`;
         row.append(element("span", "swatch"), element("span", "tip-name", line.name + where), element("b", "", number(each.y, this.spec.percent)));
         this.tip.append(row);

@@ -2,6 +2,12 @@
 "use strict";
 
 (() => {
+  // Many runs first: where they bring curves of their own, those that were drawn go.
+  const many = document.getElementById("many-data");
+  if (many) {
+    const { runs, defaults, charts } = JSON.parse(many.textContent);
+    new whetMany.Many(document.getElementById("many"), { defaults, charts }).update(runs);
+  }
   const specs = JSON.parse(document.getElementById("chart-data").textContent);
   const group = whetCharts.group();
   const charts = [];

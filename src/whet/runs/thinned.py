@@ -1,0 +1,65 @@
+"""Records of a run in little time and memory, however long it was: everything but the steps, and some of those.
+
+What is drawn of hundreds of runs at once needs no more than some hundred points a line. Most lines of a long run are
+steps, and those that are left out are not even parsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from whet.errors import ArtifactError
+from whet.records import VERSION, Record, Step, from_line, replay
+from whet.runs.folder import RECORDS
+from whet.utils.untrusted_files import MAX_LINE
+
+BLOCK = 1 << 20
+STEPS = 200
+"""Steps that are kept of a run: a line on a screen shows no more where there are many of them."""
+_STEP = f'{{"v": {VERSION}, "kind": "{Step.kind}"'.encode()
+
+
+def thinned_records(folder: Path, most: int = STEPS) -> list[Record]:
+    """The records that count; of more than so many steps only some, evenly over the run, and the last."""
+    path = folder / RECORDS
+    if not path.is_file():
+        return []
+    with open(path, "rb") as file:
+        steps = sum(block.count(_STEP) for block in iter(partial(file.read, BLOCK), b""))
+    stride, seen, number = max(1, -(-steps // most)), 0, 0
+    kept: list[Record] = []
+    passed_over = b""
+
+    def take(line: bytes) -> None:
+        record = from_line(line.decode())
+        if record is not None:
+            kept.append(record)
+
+    try:
+        for number, line in enumerate(_lines(path), start=1):  # noqa: B007  # told where a line is damaged
+            if line.startswith(_STEP):
+                seen += 1
+                passed_over = line if seen % stride else b""
+            elif passed_over:  # the step right before: where a run was cut off, or has ended
+                take(passed_over)
+                passed_over = b""
+            if not passed_over:
+                take(line)
+        if passed_over:
+            take(passed_over)
+    except ValueError:
+        raise ArtifactError(f"{str(path)!r} is damaged at line {number}.") from None
+    return list(replay(kept))
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Whole lines, block by block: `whole_lines` asks for each of them, which takes longer than reading it."""
+    rest = b""
+    with open(path, "rb") as file:
+        while block := file.read(BLOCK):
+            *lines, rest = (rest + block).split(b"\n")
+            if len(rest) > MAX_LINE:
+                raise ValueError("a line is too long")
+            yield from lines
