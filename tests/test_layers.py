@@ -31,12 +31,13 @@ MAY_IMPORT = {
     "training": ENGINE | READING,
     "inference": ENGINE | READING,
     "api": ENGINE | READING | {"training", "inference"},
+    "experiments": ENGINE | READING | {"training", "inference", "api"},
     "adapters": ENGINE | READING | {"training", "inference", "api"},
     "huggingface": ENGINE | READING | {"training", "inference"},
     "tools": ENGINE | READING | {"training", "inference", "api", "cli"},
-    "cli": ENGINE | READING | {"training", "inference", "api", "tools"},
+    "cli": ENGINE | READING | {"training", "inference", "api", "tools", "experiments"},
     "sample": set(),
-    "__init__": {"adapters", "api", "engine", "huggingface", "inference", "metrics"},
+    "__init__": {"adapters", "api", "engine", "experiments", "huggingface", "inference", "metrics"},
     "__main__": {"cli"},
 }
 """What each folder, and each module in the root, may import of whet."""

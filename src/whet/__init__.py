@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from whet.adapters.sklearn import TextClassifier
     from whet.api import Run, fit, load
     from whet.engine.train_step import TrainStep
+    from whet.experiments.outcome import Tuning
+    from whet.experiments.tune import tune
     from whet.huggingface.trainer import Trainer
     from whet.huggingface.training_arguments import TrainingArguments
     from whet.huggingface.wrappers import AutoTokenizer, PaddingCollator, load_dataset
@@ -43,6 +45,8 @@ _PLACES = {
     "load_dataset": "whet.huggingface.wrappers",
     "load_metric": "whet.metrics",
     "TextClassifier": "whet.adapters.sklearn",
+    "tune": "whet.experiments.tune",
+    "Tuning": "whet.experiments.outcome",
     # Right as they are in the libraries they come from.
     "AutoModelForSequenceClassification": "transformers",
     "DataCollatorWithPadding": "transformers",
@@ -69,11 +73,13 @@ __all__ = [
     "Trainer",
     "TrainerCallback",
     "TrainingArguments",
+    "Tuning",
     "fit",
     "get_scheduler",
     "load",
     "load_dataset",
     "load_metric",
+    "tune",
 ]
 
 

@@ -7,6 +7,7 @@
     ├── EnvironmentFault             4   disk, permission, memory, lock, a missing package, a worker
     ├── Diverged                     5   a loss or gradient that is not finite
     └── Interrupted                 75   a signal or a deadline; run the same command again to go on
+        └── Stopped                      by whoever listens to the run: a tuning that has seen enough of it
 
 The message says what is wrong and the value that was found; the hint says what to do.
 """
@@ -86,6 +87,14 @@ class Interrupted(WhetError):
     """A signal or a deadline ended the run early; everything needed to go on is on disk."""
 
     exit_code = 75
+
+
+class Stopped(Interrupted):
+    """Whoever listens to a run has seen enough: it ends where it stands, and nothing goes on with it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The run was stopped: {reason}.")
+        self.reason = reason
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> EnvironmentFault:

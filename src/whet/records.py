@@ -209,7 +209,10 @@ class Finding(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class End(Record):
-    """Training is over; `reason` is `finished`, `patience`, `deadline`, `interrupted` or `diverged`."""
+    """Training is over; `reason` is `finished`, `patience`, `deadline`, `interrupted` or `diverged`.
+
+    `pruned` and `stopped` are the trials of a tuning: others were better, or its time was up.
+    """
 
     kind: ClassVar[str] = "end"
     reason: str

@@ -12,6 +12,7 @@ from whet import __version__
 
 COMMANDS = {
     "train": ("whet.cli.train:train", "Fine-tune a model on labelled text."),
+    "tune": ("whet.cli.tune:tune", "Search better settings, with proof on held-out rows."),
     "predict": ("whet.cli.predict:predict", "Label new texts with a trained model."),
     "evaluate": ("whet.cli.evaluate:evaluate", "Score a trained model on labelled text."),
     "decide": ("whet.cli.decide:decide", "Choose thresholds, rows for a person, sets of labels."),

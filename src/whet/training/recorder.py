@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from whet.errors import ArtifactError, Diverged, Interrupted, WhetError
+from whet.errors import ArtifactError, Diverged, Interrupted, Stopped, WhetError
 from whet.records import End, Evaluation, Finding, Record, Resume, Save, Start, now
 from whet.runs.folder import RunFolder
 from whet.runs.report.html import write_report_quietly
@@ -56,6 +56,9 @@ class Recorder:
             self._finish()
             self.checkpoints.wait()  # the last save went on meanwhile
             self._append(self._last_record(ended))
+        except Stopped as stop:
+            self.folder.append(self._end(stop.reason))  # not told to the one who stopped it
+            raise
         except Interrupted:
             self._append(self._end(self.interrupts.reason))
             raise
@@ -100,6 +103,8 @@ class Recorder:
                 self.checkpoints.wait()
                 self.ranks.monitored_barrier()  # the best checkpoint is about to be read by everybody
             return ended
+        except Stopped:
+            raise
         except Interrupted:
             self._save("interrupted")
             self.checkpoints.wait()

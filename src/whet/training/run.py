@@ -23,6 +23,7 @@ from whet.utils.signals import Interrupts
 
 if TYPE_CHECKING:
     from whet.data.examples import Examples
+    from whet.training.estimate import Estimate
 
 
 def train_run(
@@ -74,7 +75,7 @@ def _train_on_rank(
     from whet.utils.device import start_gpu_in_background
 
     start_gpu_in_background(config.train.device)
-    config = _with_recipe(config, examples, echo)
+    config = with_recipe(config, examples, echo)
     with ranks.raise_on_all_ranks():
         opened = open_run(config, accept_changes) if ranks.is_main else None
     tracks: list[Callable[[Any], None]] = []
@@ -160,7 +161,7 @@ def _trained(
     return Recorder(folder, job, interrupts, echo, on_event)
 
 
-def _with_recipe(config: Config, examples: Examples, echo: Echo) -> Config:
+def with_recipe(config: Config, examples: Examples, echo: Echo) -> Config:
     """The settings of this run, those that were left to the recipe among them."""
     if config.train.recipe == "course":
         return config
@@ -202,7 +203,7 @@ def ignore(*_: Any) -> None:
     """What a process that is not the main one says."""
 
 
-def dry_run(source: Any, config: Config, echo: Echo, *, accept_changes: bool = False) -> None:
+def dry_run(source: Any, config: Config, echo: Echo, *, accept_changes: bool = False) -> Estimate:
     """Everything up to the first step: what was understood, and what training would take."""
     from whet.integrations.trackers import available
 
@@ -213,11 +214,13 @@ def dry_run(source: Any, config: Config, echo: Echo, *, accept_changes: bool = F
     refuse_contrastive(config, examples.task)
     config, numbers = choose_folds(config, examples, echo)
     _refuse_changes(config, examples.fingerprint, accept_changes)
-    config = _with_recipe(config, examples, echo)
+    config = with_recipe(config, examples, echo)
     from whet.training.estimate import estimate
 
     model = BackgroundModelLoader(config, examples.task)
     job = make_job(make_tokens(config, examples, report, echo, model=model), echo, model=model)
     with Interrupts() as interrupts:
         training = _trained(config, RunFolder(Path()), job, numbers, interrupts, echo, ignore)
-        echo(estimate(job, getattr(training, "trainings", ())).sentence())
+        expected = estimate(job, getattr(training, "trainings", ()))
+    echo(expected.sentence())
+    return expected

@@ -1,0 +1,1 @@
+"""Questions that take many runs: which settings are better (`tune`)."""

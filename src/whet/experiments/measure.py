@@ -1,0 +1,66 @@
+"""The honest end of a tuning: the winner and the default answer rows that no trial saw, and a paired test decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from whet.config import Config, DataConfig
+from whet.data.examples import load_examples
+from whet.experiments.folder import DEFAULT, TuningFolder
+from whet.experiments.outcome import HeldOut
+from whet.experiments.search import FINISHED, Trial
+from whet.metrics.scores import evidence, higher_is_better
+from whet.runs.compare import Difference, Predicted, describe, difference, score_of
+
+Array = np.ndarray[Any, Any]
+
+
+def winner_of(trials: Sequence[Trial], *, higher: bool) -> Trial:
+    """The best score on the validation rows; of equal ones the first, which may be the default."""
+    finished = [trial for trial in trials if trial.state == FINISHED and trial.score is not None]
+    sign = 1 if higher else -1
+    return max(finished, key=lambda trial: (sign * (trial.score or 0.0), -trial.number))
+
+
+def answers(folder: TuningFolder, name: str, data: DataConfig, config: Config, metric: str) -> Predicted:
+    """What a run of the tuning says of the held-out rows."""
+    from whet.inference.predictor import Predictor
+
+    predictor = Predictor(
+        folder.path / name,
+        device=config.train.device,
+        precision=config.train.precision,
+        trust_remote_code=config.model.trust_remote_code,
+    )
+    task = predictor.task
+    rows = load_examples(str(folder.held_out), data, labelled=False, task=task).rows["test"]
+    logits = predictor.logits(rows.column("text"), rows.column("pair") or None)
+    labels = np.asarray(rows.column("label"))
+    return Predicted(list(range(len(labels))), labels, evidence(task.kind, metric, logits))
+
+
+def measured(name: str, answer: Predicted, metric: str) -> HeldOut:
+    found = score_of(answer, metric)
+    return HeldOut(name=name, value=found.value, low=found.low, high=found.high)
+
+
+def beside_default(name: str, default: Predicted, winner: Predicted, metric: str) -> tuple[Difference, bool]:
+    """The winner against the default, and whether it is better by more than chance allows."""
+    found = difference(DEFAULT, name, default, winner, metric, "held-out")
+    test = found.test
+    better = test is not None and test.visible and (test.difference > 0) == higher_is_better(metric)
+    return found, better
+
+
+def sentence_of(others: int, shipped: str, score: HeldOut, metric: str, rows: int, found: Difference | None) -> str:
+    """What came of it, in words."""
+    if found is None:
+        known = f"{metric} {describe(metric, score.value)} on {rows:,} held-out rows"
+        tried = f"None of {others} other trainings" if others != 1 else "The other training did not score"
+        verb = " scored higher" if others != 1 else " higher"
+        return f"{tried}{verb} than the default on the validation rows. Shipped: {DEFAULT} ({known})."
+    verdict = "Better than the default" if shipped != DEFAULT else "Not better than the default"
+    return f"{verdict}. {found.sentence} Shipped: {shipped}."

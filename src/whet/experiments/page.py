@@ -1,0 +1,33 @@
+"""The page of a tuning: what came of it, what the settings were worth, and all trainings side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from whet.experiments.folder import DRAWN, GIVEN, TuningFolder
+from whet.experiments.outcome import Outcome
+from whet.runs.compare import compare, describe
+from whet.runs.report.compare_html import Lead, write_comparison
+
+ROWS_FROM = {GIVEN: "the test rows of the source", DRAWN: "drawn before the first training"}
+
+
+def write_page(folder: TuningFolder, outcome: Outcome, path: Path) -> None:
+    """tuning.html: a comparison of all trainings, under the answer."""
+    finished = sum(line.state == "finished" for line in outcome.trials)
+    scores = "; ".join(
+        f"{each.name} {describe(outcome.metric, each.value)} "
+        f"({describe(outcome.metric, each.low)} to {describe(outcome.metric, each.high)})"
+        for each in outcome.held_out
+    )
+    lead = Lead(
+        title=f"Tuning {folder.path.resolve().name}",
+        sentences=(
+            outcome.sentence,
+            f"On {outcome.held_out_rows:,} rows that no training saw ({ROWS_FROM[outcome.held_out_from]}): {scores}.",
+        ),
+        shares=outcome.importance,
+        shares_title=f"What explains the differences between {finished} trainings",
+    )
+    found = compare([folder.path / line.name for line in outcome.trials], "validation")
+    write_comparison(found, path, lead)
