@@ -139,6 +139,17 @@ def test_one_text_can_be_written(model: str, tmp_path: Path) -> None:
     assert found["text"] == "yes \ufffd"
 
 
+def test_every_text_that_is_given_is_answered(model: str, tmp_path: Path) -> None:
+    texts = ["--text", "yes", "--text", "no"]
+    assert main(["predict", model, *texts, "-o", str(tmp_path / "out.csv")]) == 0
+    assert [row["text"] for row in table(tmp_path / "out.csv")] == ["yes", "no"]
+
+
+def test_a_text_without_its_pair_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "run", "--text", "a", "--text", "b", "--pair", "c"]) == 2
+    assert "--text is given 2 times and --pair 1 times" in capsys.readouterr().err
+
+
 def test_the_file_that_is_read_is_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "new.csv"
     file.write_text("text\nhello\n")

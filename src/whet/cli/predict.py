@@ -41,8 +41,8 @@ class Given:
     help="Write the labelled rows: .csv, .tsv, .jsonl, .parquet, .xlsx, or parts in DIR/.",
 )
 @click.option("--part-rows", type=click.IntRange(1), help="Rows of a part, where -o is a folder [65536].")
-@click.option("--text", help="Label this text.")
-@click.option("--pair", help="And this second text.")
+@click.option("--text", "texts", multiple=True, help="Label this text; may be given several times.")
+@click.option("--pair", "pairs", multiple=True, help="And this second text, once for each --text.")
 @click.option("--text-column", help="Name of the text column, if not that of the training data.")
 @click.option("--pair-column", help="Name of the second text's column.")
 @setting_option("data", "encoding")
@@ -62,8 +62,8 @@ def predict(
     source: str | None,
     output: str | None,
     part_rows: int | None,
-    text: str | None,
-    pair: str | None,
+    texts: tuple[str, ...],
+    pairs: tuple[str, ...],
     text_column: str | None,
     pair_column: str | None,
     device: str,
@@ -79,7 +79,7 @@ def predict(
     -o has the rows and columns of SOURCE as they are, and behind them the label and its probability. With a folder
     (-o OUT/) rows are labelled into Parquet parts, in constant memory; the same command again goes on after a kill.
     """
-    if (text is None) == (source is None):
+    if bool(texts) == (source is not None):
         raise UsageError(
             "predict needs either a file or --text.", "whet predict RUN FILE, or whet predict RUN --text '…'"
         )
@@ -97,11 +97,10 @@ def predict(
         from whet.data.export import refuse_output
 
         refuse_output(Path(output), source)
-    if text is not None and not text.strip():
-        raise UsageError("--text is empty.", "Give a text to label.")
+    _refuse_texts(texts, pairs)
     with tempfile.TemporaryDirectory(prefix="whet-") as scratch:
-        if text is not None:
-            given, own = _one_text(text, pair, with_rows=output is not None)
+        if texts:
+            given, own = _given_texts(texts, pairs, with_rows=output is not None)
         else:
             from whet.data.readers.source import readable_twice
 
@@ -161,12 +160,27 @@ def _into_folder(
     click.echo(f"{done.rows:,} rows in {done.parts} parts in {output}", err=True)
 
 
-def _one_text(text: str, pair: str | None, *, with_rows: bool) -> tuple[Given, dict[str, list[OwnRows]]]:
+def _refuse_texts(texts: tuple[str, ...], pairs: tuple[str, ...]) -> None:
+    if not all(text.strip() for text in texts):
+        raise UsageError("--text is empty.", "Give a text to label.")
+    if pairs and len(pairs) != len(texts):
+        raise UsageError(
+            f"--text is given {len(texts)} times and --pair {len(pairs)} times.", "Give one --pair for each --text."
+        )
+
+
+def _given_texts(
+    texts: tuple[str, ...], pairs: tuple[str, ...], *, with_rows: bool
+) -> tuple[Given, dict[str, list[OwnRows]]]:
     from whet.data.readers.text_files import mend_surrogates
 
     # Bytes of the command line that are no text arrive as surrogates.
-    texts = {name: [mend_surrogates(each)[0]] for name, each in (("text", text), ("pair", pair)) if each is not None}
-    given = Given(texts["text"], texts.get("pair"), {"test": [1]})
+    columns = {
+        name: [mend_surrogates(text)[0] for text in column]
+        for name, column in (("text", texts), ("pair", pairs))
+        if column
+    }
+    given = Given(columns["text"], columns.get("pair"), {"test": list(range(1, len(texts) + 1))})
     if not with_rows:
         return given, {}
     import pyarrow as pa
@@ -174,9 +188,8 @@ def _one_text(text: str, pair: str | None, *, with_rows: bool) -> tuple[Given, d
     from whet.config import DataConfig
     from whet.data.export import OwnRows
     from whet.data.readers.raw_table import from_table
-    from whet.data.readers.text_files import mend_surrogates
 
-    return given, {"test": [OwnRows(tuple(texts), from_table(pa.table(texts), "--text"), DataConfig())]}
+    return given, {"test": [OwnRows(tuple(columns), from_table(pa.table(columns), "--text"), DataConfig())]}
 
 
 def _settings(run: str, source: str, text: str | None, pair: str | None, reading: dict[str, Any]) -> DataConfig:
