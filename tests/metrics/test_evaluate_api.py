@@ -118,6 +118,15 @@ def test_several_labels_a_row():
     assert found["f1"] == pytest.approx(2 * 3 / (3 + 4))
     found = evaluate.load("matthews_correlation", "multilabel").compute(predictions=said, references=labels)
     assert found["matthews_correlation"] == pytest.approx([0.5, 1.0])
+    one = evaluate.load("matthews_correlation", "multilabel").compute(
+        predictions=said, references=labels, average="macro"
+    )
+    assert one["matthews_correlation"] == pytest.approx(0.75)
+
+
+def test_a_ranking_of_one_class_alone_is_not_defined():
+    found = evaluate.load("roc_auc").compute(prediction_scores=[0.1, 0.9, 0.4], references=[1, 1, 1])
+    assert math.isnan(found["roc_auc"])
 
 
 def test_label_names_are_labels_too():

@@ -135,6 +135,8 @@ def test_log_loss_by_hand_and_with_a_certain_mistake():
     assert scores.log_loss([0, 1], [[0.5, 0.5], [0.75, 0.25]]) == pytest.approx(-(math.log(0.5) + math.log(0.25)) / 2)
     assert scores.log_loss([1], [0.8]) == pytest.approx(-math.log(0.8))
     assert math.isfinite(scores.log_loss([0], [[0.0, 1.0]]))
+    with pytest.raises(UsageError, match="labels has 2 rows, but probabilities has 1"):
+        scores.log_loss([0, 1], [[0.5, 0.5]])
 
 
 def test_higher_is_better_knows_losses_and_errors():

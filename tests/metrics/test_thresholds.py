@@ -141,3 +141,14 @@ def test_rows_that_prove_nothing_are_no_ground_to_answer() -> None:
         choose_confidence(0.05, [True] * 4 + [False], [0.9, 0.9, 0.8, 0.8, 0.5])
     with pytest.raises(UsageError, match="above 0 and below 1"):
         choose_confidence(5, [True], [0.9])
+
+
+@pytest.mark.parametrize(("rows", "reached"), [(10, True), (9, False)])
+def test_a_precision_counts_from_ten_rows_on(rows: int, reached: bool) -> None:
+    truth = np.arange(40) < rows
+    chances = np.where(truth, 0.9, 0.1)
+    if reached:
+        assert choose_threshold(parse_goal("precision>=0.95"), truth, chances) == pytest.approx(0.5)
+    else:
+        with pytest.raises(UsageError, match="the highest with at least 10 rows is 0\\.225"):
+            choose_threshold(parse_goal("precision>=0.95"), truth, chances)
