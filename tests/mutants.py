@@ -1,6 +1,6 @@
 """Break the central modules in small ways, and see whether a test fails each time; docs/mutants.md gets the result.
 
-    python tests/mutants.py --each 6 --seed 1
+    python tests/mutants.py --each 4 --seed 1
 
 A mutant is one change: a boundary, a constant, an operator, a condition, two arguments, a statement that is gone.
 Each runs in a fork of one warm process, on the tests that reach its line (coverage tells which), until one fails.
@@ -284,7 +284,7 @@ An equivalent mutant does the same as the module, or differs only in time, memor
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--each", type=int, default=6, help="mutants of every module")
+    parser.add_argument("--each", type=int, default=4, help="mutants of every module")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="modules with this in their path; the page is not written")
     asked = parser.parse_args()

@@ -44,26 +44,14 @@ MODULES = (
 
 TESTS = (
     "tests/engine/**/test_*.py",
-    "tests/data/test_*.py",
     "tests/data/tokens/test_*.py",
     "tests/metrics/test_*.py",
-    "tests/training/test_*.py",
     "tests/runs/verdict/test_*.py",
+    *(f"tests/data/test_{name}.py" for name in ("columns", "examples", "folds", "splits")),
+    *(f"tests/training/test_{name}.py" for name in ("checkpoints", "choice", "evaluation", "loop", "plan", "resume")),
 )
-LEFT_OUT = (
-    "/cuda/",
-    "test_sharded",
-    "training/test_parts",
-    "training/test_records_after_a_kill",
-    "training/test_run",
-    "training/test_baselines",
-    "training/test_recorder",
-    "data/test_fuzz",
-    "data/test_data_page",
-    "data/test_cache",
-    "data/test_bad_input",
-)
-"""Other hardware, several processes, or whole runs: they take long, and a mutant is better noticed nearer to it."""
+LEFT_OUT = ("/cuda/", "test_sharded", "test_live_step")
+"""Other hardware, or several processes. Whole runs of other folders take long: a mutant is better noticed nearby."""
 
 LAYERS = "engine/fused/cpu/layers.py"
 MUST_DIE = (
