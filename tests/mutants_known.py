@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 MODULES = (
     "training/loop.py",
     "training/plan.py",
@@ -75,5 +78,8 @@ MUST_DIE = (
 )
 """Module, what stands there once, and what must not be taken for it: whatever the seed draws."""
 
-EQUIVALENT: dict[str, dict[str, str]] = {}
-"""By module and `line | change`: why no test could tell the mutant from the module."""
+EQUIVALENT = {
+    (each["module"], each["line"], each["change"]): each["why"]
+    for each in tomllib.loads(Path(__file__).with_name("mutants_equivalent.toml").read_text(encoding="utf-8"))["mutant"]
+}
+"""By module, line and change: why no test can tell the mutant from the module."""

@@ -47,7 +47,7 @@ class Mutant:
     @property
     def reason(self) -> str:
         """Why it is equivalent."""
-        return known.EQUIVALENT.get(self.module, {}).get(f"{self.code} | {self.before} -> {self.after}", "")
+        return known.EQUIVALENT.get((self.module, self.code, f"{self.before} -> {self.after}"), "")
 
     @property
     def key(self) -> str:
@@ -106,16 +106,21 @@ def nodes(tree: ast.AST) -> Iterator[ast.AST]:
         if field in ("annotation", "returns", "decorator_list"):
             continue
         for node in value if isinstance(value, list) else [value]:
-            if isinstance(node, ast.AST) and not isinstance(node, ast.JoinedStr) and not _is_for_types(node):
+            if isinstance(node, ast.AST) and not isinstance(node, ast.JoinedStr) and not _is_without_effect(node):
                 yield node
                 yield from nodes(node)
 
 
-def _is_for_types(node: ast.AST) -> bool:
-    """`Due = Callable[[int], bool]`, `if TYPE_CHECKING:`"""
-    if isinstance(node, ast.If):
-        return ast.unparse(node.test) == "TYPE_CHECKING"
-    return isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Callable[")
+def _is_without_effect(node: ast.AST) -> bool:
+    """`Due = Callable[[int], bool]`, `if TYPE_CHECKING:`, and the `strict=True` of a zip of equal lengths."""
+    match node:
+        case ast.If(test=test):
+            return ast.unparse(test) == "TYPE_CHECKING"
+        case ast.Assign(value=value):
+            return ast.unparse(value).startswith("Callable[")
+        case ast.keyword(arg=name):
+            return name in ("strict", "non_blocking")
+    return False
 
 
 def mutants_of(module: str) -> list[Mutant]:

@@ -103,3 +103,12 @@ def test_the_seeds_of_a_step_are_the_same_in_every_version() -> None:
     """A run that an earlier version began goes on with the dropout that it would have had."""
     assert step_seed(7, 3) == step_seed(7, 3, rank=0, micro=0) == 14887198724697508156
     assert (step_seed(7, 3, rank=1), step_seed(7, 3, micro=1)) == (4556106984352386809, 1765767563963638427)
+
+
+def test_a_process_alone_draws_the_dropout_of_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    stepper, feed = make_stepper()
+    seeds: list[int] = []
+    monkeypatch.setattr(torch, "manual_seed", seeds.append)
+    for step in (0, 4):
+        stepper(step, feed, np.arange(8), np.arange(8), 1e-2)
+    assert seeds == [step_seed(0, 0, rank=0), step_seed(0, 4, rank=0)]

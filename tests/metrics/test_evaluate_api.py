@@ -124,6 +124,11 @@ def test_several_labels_a_row():
     assert one["matthews_correlation"] == pytest.approx(0.75)
 
 
+def test_a_label_of_minus_one_among_others_is_a_label():
+    found = evaluate.load("glue", "sst2").compute(predictions=[1, 1], references=[-1, 1])
+    assert found == {"accuracy": 0.5}
+
+
 def test_a_ranking_of_one_class_alone_is_not_defined():
     found = evaluate.load("roc_auc").compute(prediction_scores=[0.1, 0.9, 0.4], references=[1, 1, 1])
     assert math.isnan(found["roc_auc"])

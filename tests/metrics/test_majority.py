@@ -40,3 +40,8 @@ def test_no_training_labels_is_an_error():
 def test_several_labels_a_row_take_a_table():
     with pytest.raises(UsageError, match=r"labels_train has shape \(3,\), but multilabel takes \[rows, labels\]"):
         majority("multilabel", [1, 0, 1], [[1], [0]])
+
+
+def test_no_labels_to_score_is_an_error():
+    with pytest.raises(UsageError, match="labels_eval is empty"):
+        majority("binary", [1, 0], [])

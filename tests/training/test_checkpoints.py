@@ -42,6 +42,16 @@ def saved(path: Path, *steps: int, best: int = -1, keep: int = 9) -> CheckpointF
     return folder
 
 
+def test_what_a_killed_save_left_does_not_stop_the_next(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    (folder / ".writing-step-000003" / "deeper").mkdir(parents=True)
+    (folder / ".writing-elsewhere").write_text("a file, which cannot be removed as a folder is")
+    found, passed_over = saved(tmp_path, 3).load_newest()
+    assert found is not None
+    assert passed_over == []
+    assert not (folder / ".writing-step-000003").exists()
+
+
 def test_a_file_of_another_size_is_told_by_its_size(tmp_path: Path) -> None:
     file = saved(tmp_path, 3).folder(3) / "model.safetensors"
     size = file.stat().st_size

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whet.runs.verdict.features import CurveData, CurveFeatures, crawls, few_rows
+from whet.runs.verdict.features import CurveData, CurveFeatures, crawls, few_rows, overlaps
 from whet.runs.verdict.judge import _replayed
+from whet.runs.verdict.rules import underfitting
 
 
 def curve(losses: Any, *, score: Any = None, **more: Any) -> CurveFeatures:
@@ -29,6 +30,28 @@ def curve(losses: Any, *, score: Any = None, **more: Any) -> CurveFeatures:
 )
 def test_a_curve_crawls_while_its_last_third_falls_as_the_others_did(losses: Any, expected: bool) -> None:
     assert crawls(curve(losses)) is expected
+
+
+def test_of_eight_evaluations_two_may_stand_out_of_order() -> None:
+    losses = [1.06, 0.92, 1.02, 0.79, 0.79, 0.84, 0.75, 0.82]
+    assert curve(losses).order == pytest.approx(-0.71, abs=0.01)
+    assert crawls(curve(losses))
+
+
+@pytest.mark.parametrize(("lowest", "learnt"), [(0.92, True), (0.94, False)])
+def test_without_a_score_a_loss_below_chance_is_what_was_learnt(lowest: float, learnt: bool) -> None:
+    assert curve([1.0, 0.98, 0.96, 0.95, lowest, lowest, lowest, lowest]).beats_majority is learnt
+
+
+@pytest.mark.parametrize(("loss", "learnt"), [(0.96, True), (0.98, False)])
+def test_a_model_underfits_only_if_it_has_learnt_something(loss: float, learnt: bool) -> None:
+    losses = [1.0, 0.99, loss, loss, loss, loss, loss, loss]
+    assert (underfitting(curve(losses, training=np.array(losses))) is not None) is learnt
+
+
+@pytest.mark.parametrize(("share", "much"), [(0.0, False), (0.01, False), (0.011, True), (0.5, True)])
+def test_from_a_hundredth_of_the_rows_on_splits_overlap(share: float, much: bool) -> None:
+    assert overlaps(curve([1.0] * 8, overlap=share)) is much
 
 
 def test_a_median_of_more_evaluations_owes_less_to_noise() -> None:
