@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from whet.config import from_environment, make_config
 from whet.errors import UsageError
-from whet.records import Baselines, Evaluation, Record, shipped_evaluation
+from whet.records import Baselines, Evaluation, Record, shipped_evaluation, start_of
 from whet.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -101,11 +101,11 @@ class Run:
         """What `whet train --json` prints."""
         import dataclasses
 
-        from whet.records import End, Start
+        from whet.records import End
         from whet.runs.parts import parts_as_dicts
         from whet.runs.verdict.judge import verdict_of
 
-        start = next((record for record in self.records if isinstance(record, Start)), None)
+        start = start_of(self.records)
         end = next((record for record in self.records if isinstance(record, End)), None)
         return {
             "run": str(self.path),

@@ -19,9 +19,11 @@ from whet.argument_names import know_arguments
 from whet.errors import UsageError, nearest
 
 
-def setting(default: Any, help: str, flag: str = "") -> Any:
-    """A dataclass field with the sentence that becomes its `--help`."""
-    return dataclasses.field(default=default, metadata={"help": help, "flag": flag})
+def setting(
+    default: Any, help: str, flag: str = "", *, changes: Literal["training", "records", "nothing"] = "training"
+) -> Any:
+    """A dataclass field with the sentence that becomes its `--help`, and what another value of it changes."""
+    return dataclasses.field(default=default, metadata={"help": help, "flag": flag, "changes": changes})
 
 
 def _check(condition: bool, name: str, value: object, rule: str) -> None:
@@ -194,15 +196,23 @@ class EvaluateConfig:
 class RunConfig:
     """Where the run is kept and what it says."""
 
-    run: str | None = setting(None, "folder of the run (default: runs/NAME-001, counting up)", "--run")
-    save_every: int | None = setting(
-        None, "checkpoint every so many steps (default: at each evaluation)", "--save-every"
+    run: str | None = setting(
+        None, "folder of the run (default: runs/NAME-001, counting up)", "--run", changes="nothing"
     )
-    keep: int = setting(2, "checkpoints kept besides the best", "--keep")
-    log_every: int | None = setting(None, "record the training loss every so many steps", "--log-every")
-    max_minutes: float | None = setting(None, "save and leave with exit code 75 after this long", "--max-minutes")
-    offline: bool = setting(False, "never ask the model hub", "--offline")
-    report_to: tuple[str, ...] = setting((), "trackers: tensorboard, wandb, mlflow, trackio", "--report-to")
+    save_every: int | None = setting(
+        None, "checkpoint every so many steps (default: at each evaluation)", "--save-every", changes="records"
+    )
+    keep: int = setting(2, "checkpoints kept besides the best", "--keep", changes="nothing")
+    log_every: int | None = setting(
+        None, "record the training loss every so many steps", "--log-every", changes="records"
+    )
+    max_minutes: float | None = setting(
+        None, "save and leave with exit code 75 after this long", "--max-minutes", changes="nothing"
+    )
+    offline: bool = setting(False, "never ask the model hub", "--offline", changes="nothing")
+    report_to: tuple[str, ...] = setting(
+        (), "trackers: tensorboard, wandb, mlflow, trackio", "--report-to", changes="nothing"
+    )
 
     def __post_init__(self) -> None:
         for name in ("save_every", "log_every", "max_minutes"):
@@ -337,6 +347,12 @@ def to_toml(config: Config) -> str:
             lines.append(f"# {field.name}: not set" if value is None else f"{field.name} = {_toml(value)}")
         lines.append("")
     return "\n".join(lines)
+
+
+def settings_that_change(*what: str) -> frozenset[str]:
+    """Names of the settings whose other values change nothing, only the records, or the training."""
+    fields = [field for kind in SECTIONS.values() for field in dataclasses.fields(kind)]
+    return frozenset(field.name for field in fields if field.metadata["changes"] in what)
 
 
 def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:

@@ -338,6 +338,11 @@ def _at_the_end(record: Record) -> bool:
     return isinstance(record, Baselines) or (isinstance(record, Finding) and record.about == CHOICE)
 
 
+def start_of(records: Iterable[Record]) -> Start | None:
+    """The first record of a run that has begun to train."""
+    return next((record for record in records if isinstance(record, Start)), None)
+
+
 def shipped_evaluation(records: Iterable[Record], split: str = "validation") -> Evaluation | None:
     """The evaluation of the weights that are shipped; before the end, that of the best step, else the last one."""
     splits = (split, AVERAGED) if split == "validation" else (split,)

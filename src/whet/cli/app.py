@@ -18,6 +18,7 @@ from typing import NoReturn
 from whet.cli.output import guard_output, guarded_output
 from whet.errors import ArtifactError, EnvironmentFault, Interrupted, WhetError
 from whet.utils.hf_libraries import load_as_command
+from whet.utils.launcher import global_rank, is_launched
 from whet.utils.signals import SIGNALS, SignalArrived, defer_during_torch_import, remember, resend_lost_signal
 from whet.utils.text import neutral
 
@@ -86,8 +87,8 @@ def _report(error: WhetError, arguments: Sequence[str] = ()) -> int:
         import traceback
 
         traceback.print_exc()
-    rank = int(os.environ.get("RANK") or "0")
-    # Who was told to stop alone says nothing, whichever it is: the main one says it for all.
+    rank = global_rank()
+    # Only rank 0 prints that the run was interrupted.
     first_to_say = rank == 0 and isinstance(error, Interrupted)
     if (error.copied and not first_to_say) or (rank and error.rank is None):
         return error.exit_code  # another process says it
@@ -131,7 +132,7 @@ def _wait_for_the_first() -> None:
 def _exit_on_next_signal() -> None:
     """The command is ending: a signal from now on is a second one, which leaves at once."""
     # A launcher passes on what the terminal has sent to all of its processes already: that is no second signal.
-    second = signal.SIG_IGN if "LOCAL_RANK" in os.environ else _leave_now
+    second = signal.SIG_IGN if is_launched() else _leave_now
     for number in SIGNALS:
         if signal.getsignal(number) is _leave:
             signal.signal(number, second)
@@ -141,7 +142,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
     if defer_during_torch_import(number, frame):
         return
     _exit_on_next_signal()
-    if "LOCAL_RANK" in os.environ and sys.argv[1:2] == ["train"]:
+    if is_launched() and sys.argv[1:2] == ["train"]:
         remember(number)
         return
     raise SignalArrived(number, _wait_for_the_first)
@@ -200,7 +201,7 @@ def _finished(code: int) -> int:
 
 def _end_with_the_launcher() -> None:
     """A process that a launcher started is told to stop when the launcher is killed; Linux alone can arrange that."""
-    if "LOCAL_RANK" in os.environ and sys.platform == "linux":
+    if is_launched() and sys.platform == "linux":
         import ctypes
 
         set_parent_death_signal = 1

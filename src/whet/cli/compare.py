@@ -50,15 +50,15 @@ def compare(runs: tuple[Path, ...], split: str | None, html: Path | None, as_jso
 
 def comparison_lines(found: Comparison, most: int | None = None) -> list[str]:
     """Scores, then the settings that differ; lines at most so wide."""
-    from whet.runs.compare import describe
     from whet.runs.progress import duration
+    from whet.runs.score_words import score_text
 
     scores = [["run", f"{found.split} {found.metric}", "95% interval", "time", "verdict"]]
     for entry in found.entries:
         score, low, high = "–", "", ""
         if entry.score is not None:
             score, low, high = (
-                describe(found.metric, value) for value in (entry.score.value, entry.score.low, entry.score.high)
+                score_text(found.metric, value) for value in (entry.score.value, entry.score.low, entry.score.high)
             )
         interval = f"{low} to {high}" if low else ""
         scores.append([entry.name, score, interval, duration(entry.seconds), entry.verdict.verdict])

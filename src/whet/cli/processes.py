@@ -15,6 +15,7 @@ import click
 
 from whet.cli.options import ShortHelpCommand
 from whet.errors import EnvironmentFault, Interrupted, UsageError, WhetError
+from whet.utils.launcher import global_rank, is_launched, world_size
 from whet.utils.signals import SIGNALS
 
 ARGUMENTS = "whet.arguments"
@@ -34,23 +35,17 @@ class RememberingCommand(ShortHelpCommand):
         return super().parse_args(ctx, args)
 
 
-def is_started() -> bool:
-    """Whether a launcher started this process already."""
-    return "LOCAL_RANK" in os.environ
-
-
 def refuse_other_number(processes: int | None) -> None:
     """`--processes` is for the first process; those that a launcher started have a number already."""
-    world = os.environ.get("WORLD_SIZE")
-    if is_started() and processes is not None and world is not None and int(world) != processes:
+    if is_launched() and processes is not None and world_size() != processes:
         raise UsageError(
-            f"--processes is {processes}, and a launcher has started {world} already.", "Leave --processes out."
+            f"--processes is {processes}, and a launcher has started {world_size()} already.", "Leave --processes out."
         )
 
 
 def is_main() -> bool:
     """Whether this process speaks for the others."""
-    return int(os.environ.get("RANK") or "0") == 0
+    return global_rank() == 0
 
 
 def launch(arguments: list[str], processes: int, restarts: int) -> int:
@@ -143,7 +138,7 @@ def _forget_code() -> None:
 
 def _code_file() -> Path | None:
     folder = os.environ.get(CODES)
-    return Path(folder) / os.environ["RANK"] if folder and is_started() else None
+    return Path(folder) / str(global_rank()) if folder and is_launched() else None
 
 
 def _fault(error: Any, restarts: int, lost: list[str]) -> WhetError:

@@ -15,7 +15,7 @@ import click
 
 from whet.cli.output import guard_output, make_console
 from whet.metrics.scores import higher_is_better
-from whet.records import Baselines, Evaluation, Record, Start, Step
+from whet.records import Baselines, Evaluation, Record, Start, Step, start_of
 from whet.runs import score_words as words
 from whet.runs.curves import sparkline
 from whet.runs.progress import Progress, duration, progress
@@ -107,7 +107,7 @@ def evaluation_line(record: Evaluation, metric: str, now: Progress) -> str:
 def show_result(run: Run) -> None:
     """The score beside the constant answer's, where the run is, how to load the model."""
     summary = run.summary()
-    start = next((record for record in run.records if isinstance(record, Start)), None)
+    start = start_of(run.records)
     metrics, majority, verdict = summary["metrics"], summary["majority"], summary["verdict"]
     task = start.task if start else ""
     folded = start is not None and start.folds > 0

@@ -14,11 +14,11 @@ from whet.cli.processes import (
     ARGUMENTS,
     RememberingCommand,
     is_main,
-    is_started,
     launch,
     refuse_other_number,
     report_exit_code_to_launcher,
 )
+from whet.utils.launcher import is_launched
 from whet.utils.text import json_text
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def train(
     config = resolve(flags, config_file, assignments)
     if not config.data.source:
         raise click.UsageError("Missing SOURCE. Try: whet train sample/pairs")
-    if ((processes or 1) > 1 or restarts) and not dry_run and not is_started():
+    if ((processes or 1) > 1 or restarts) and not dry_run and not is_launched():
         given = click.get_current_context().meta[ARGUMENTS]
         raise click.exceptions.Exit(launch(given, processes or 1, restarts))
 

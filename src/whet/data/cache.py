@@ -25,8 +25,8 @@ from typing import Any
 from whet.data.cache_manifest import Damaged, prove, read_manifest, size_of, write_manifest
 from whet.errors import EnvironmentFault, UsageError
 from whet.utils.file_locks import exclusive, exclusive_now, lock, still_named
+from whet.utils.text import Echo
 
-Echo = Callable[[str], None]
 DEFAULT_LIMIT_GB = 20.0
 GB = 1_000_000_000
 BUILDS = 3

@@ -10,7 +10,7 @@ from typing import Any
 from whet.config import DataConfig
 from whet.data.column_names import IDS, KNOWN, LABELS, PAIRS, TEXTS, plain
 from whet.data.readers.raw_table import RawSplit
-from whet.errors import DataError
+from whet.errors import DataError, shortened_list
 from whet.utils.text import neutral
 
 PROFILE_ROWS = 5000
@@ -238,13 +238,13 @@ def _missing(split: RawSplit, flag: str, name: str) -> DataError:
     reason = "holds objects or mixed types, which cannot be used" if name in split.nested else "is not there"
     inside = f" Inside its objects: {_listed(split.inner)}." if split.inner else ""
     return split.error(
-        f"the column {name!r} {reason}.", f"Columns: {_listed(split.columns)}.{inside} Say --{flag} NAME."
+        f"the column {name!r} {reason}.",
+        f"Columns: {_listed(split.columns)}.{inside} Say --{flag} NAME.",
     )
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(map(neutral, names[:20]))
-    return f"{shown} and {len(names) - 20} more" if len(names) > 20 else shown
+    return shortened_list([neutral(name) for name in names], 20, quoted=False)
 
 
 def _choose_label(split: RawSplit, profiles: Sequence[Profile], config: DataConfig) -> str:

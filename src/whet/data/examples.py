@@ -15,7 +15,7 @@ from typing import Any
 
 from whet.config import DataConfig
 from whet.data.audit.shortcuts import shortcut_columns
-from whet.data.cache import Echo, fingerprint, get_or_build
+from whet.data.cache import fingerprint, get_or_build
 from whet.data.columns import Columns, choose_columns, column_kind, label_columns, own_name, passed_over, profile
 from whet.data.dropping import LISTED, Cleaning, summary_lines, without_dropped
 from whet.data.example_files import SplitRows
@@ -28,7 +28,7 @@ from whet.data.source_digests import digests
 from whet.data.split_writer import SplitWriter, write_made_splits
 from whet.errors import DataError, shortened_list
 from whet.task import Task
-from whet.utils.text import neutral
+from whet.utils.text import Echo, neutral
 
 VERSION = 3
 """Part of the cache's key: goes up when the same source would give other examples."""

@@ -27,7 +27,6 @@ class Survey:
     kind: str
     counts: Counter[str] = field(default_factory=Counter)
     missing: int = 0
-    first_missing: int = 0
     many: bool = False
     rows: int = 0
 
@@ -60,17 +59,12 @@ def _count(found: Survey, values: Any) -> None:
         cells = [None if cell is None else json.dumps(cell, ensure_ascii=False) for cell in values.to_pylist()]
         counts = Counter(cells)
         absent = counts.pop(None, 0)
-        if absent and not found.missing:
-            found.first_missing = found.rows + cells.index(None) + 1
         found.missing += absent
         found.counts.update({cell: count for cell, count in counts.items() if cell is not None})
     else:
         for item in pc.value_counts(values).to_pylist():
             value, count = item["values"], item["counts"]
             if value is None or not value.strip():
-                if not found.missing:
-                    blank = pc.or_kleene(pc.is_null(values), pc.equal(pc.utf8_trim_whitespace(values), ""))
-                    found.first_missing = found.rows + pc.index(blank, True).as_py() + 1
                 found.missing += count
             else:
                 found.counts[value] += count

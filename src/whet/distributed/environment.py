@@ -6,6 +6,7 @@ import os
 from typing import NamedTuple
 
 from whet.errors import UsageError
+from whet.utils.launcher import global_rank, local_rank, world_size
 
 
 def restarts() -> tuple[int, int]:
@@ -25,10 +26,7 @@ class Launched(NamedTuple):
 
 def launched() -> Launched:
     """This process among those that a launcher (torchrun, accelerate, `--processes`) started; none have to meet."""
-    world = int(os.environ.get("WORLD_SIZE") or "1")
-    if world <= 1:
-        return Launched()
-    return Launched(int(os.environ.get("RANK") or "0"), int(os.environ.get("LOCAL_RANK") or "0"), world)
+    return Launched(global_rank(), local_rank(), world_size()) if world_size() > 1 else Launched()
 
 
 def require_several() -> None:

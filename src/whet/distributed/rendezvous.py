@@ -16,6 +16,7 @@ from whet.distributed.environment import several_processes
 from whet.distributed.group import ANSWER_TIMEOUT, DistributedContext
 from whet.errors import EnvironmentFault
 from whet.utils.device import find_device
+from whet.utils.launcher import global_rank, world_size
 
 THREAD_EXIT_SECONDS = 0.05
 """What a thread of gloo gets to let go of the last message, for which it needs Python."""
@@ -42,7 +43,7 @@ def _join_group(*, on_cpu: bool) -> DistributedContext:
     except (RuntimeError, ValueError) as error:
         said = str(error).splitlines()[0].rstrip(".")
         raise EnvironmentFault(
-            f"Rank {os.environ.get('RANK', '?')} could not meet the other processes: {said}.",
+            f"Rank {global_rank()} could not meet the other processes: {said}.",
             "Check MASTER_ADDR and MASTER_PORT, and that every machine reaches the first one.",
         ) from None
     atexit.register(_close_gloo_group, control)
@@ -75,7 +76,7 @@ def _store_for_this_restart() -> dict[str, Any]:
     one_machine = os.environ.get("GROUP_WORLD_SIZE") == "1"
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or not one_machine:
         return {}
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, world = global_rank(), world_size()
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = TCPStore(address, port, world, is_master=False, timeout=CONNECT_TIMEOUT)
     store.set_timeout(ANSWER_TIMEOUT)

@@ -29,10 +29,6 @@ class Batch:
     share: Tensor | None = None
     """How much each row counts in the loss, where windows share the one of their text; None where each counts once."""
 
-    @property
-    def tokens(self) -> int:
-        return int(next(iter(self.inputs.values())).numel())
-
 
 class BatchSource(Protocol):
     """A training split in its order."""
@@ -82,6 +78,11 @@ class Network:
         return self._packed is not None
 
     @property
+    def position_shift(self) -> int:
+        """The position id of a packed row's first token."""
+        return self._packed.shift if self._packed is not None else 0
+
+    @property
     def path(self) -> str:
         """How batches are computed: `packed` or `padded`."""
         return "packed" if self.is_packed else "padded"
@@ -125,7 +126,7 @@ class Network:
             pad_id = self.model.config.pad_token_id or 0
             return to_device(pad(tokens, rows, pad_id=pad_id), self.device)
         packed = pack(tokens, rows)
-        inputs = {"input_ids": packed.input_ids, "position_ids": packed.position_ids + self._packed.shift}
+        inputs = {"input_ids": packed.input_ids, "position_ids": packed.position_ids + self.position_shift}
         if packed.token_type_ids is not None:
             inputs["token_type_ids"] = packed.token_type_ids
         tensors = {name: torch.from_numpy(array)[None].to(self.device) for name, array in inputs.items()}

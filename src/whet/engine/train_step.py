@@ -108,7 +108,7 @@ class TrainStep:
         if not bool((mask == (torch.arange(mask.shape[1]) < lengths[:, None])).all()) or not bool(lengths.all()):
             return None  # padding on the left: positions would move
         device = self.hardware.device
-        shift = self._network._packed.shift if self._network._packed else 0
+        shift = self._network.position_shift
         positions = torch.arange(mask.shape[1]).expand(mask.shape) + shift
         inputs = {"input_ids": batch["input_ids"][mask], "position_ids": positions[mask]}
         if "token_type_ids" in batch:

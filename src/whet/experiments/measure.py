@@ -13,7 +13,8 @@ from whet.experiments.folder import DEFAULT, TuningFolder
 from whet.experiments.outcome import HeldOut
 from whet.experiments.search import FINISHED, Trial
 from whet.metrics.scores import evidence, higher_is_better
-from whet.runs.compare import Difference, Predicted, describe, difference, score_of
+from whet.runs.compare import Difference, Predicted, difference, score_of
+from whet.runs.score_words import score_text
 
 Array = np.ndarray[Any, Any]
 
@@ -58,7 +59,7 @@ def beside_default(name: str, default: Predicted, winner: Predicted, metric: str
 def sentence_of(others: int, shipped: str, score: HeldOut, metric: str, rows: int, found: Difference | None) -> str:
     """What came of it, in words."""
     if found is None:
-        known = f"{metric} {describe(metric, score.value)} on {rows:,} held-out rows"
+        known = f"{metric} {score_text(metric, score.value)} on {rows:,} held-out rows"
         tried = f"None of {others} other trainings" if others != 1 else "The other training did not score"
         verb = " scored higher" if others != 1 else " higher"
         return f"{tried}{verb} than the default on the validation rows. Shipped: {DEFAULT} ({known})."

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from whet.experiments.folder import DRAWN, GIVEN, TuningFolder
 from whet.experiments.outcome import Outcome
-from whet.runs.compare import compare, describe
+from whet.runs.compare import compare
 from whet.runs.report.compare_html import Lead, write_comparison
+from whet.runs.score_words import score_text
 
 ROWS_FROM = {GIVEN: "the test rows of the source", DRAWN: "drawn before the first training"}
 
@@ -16,8 +17,8 @@ def write_page(folder: TuningFolder, outcome: Outcome, path: Path) -> None:
     """tuning.html: a comparison of all trainings, under the answer."""
     finished = sum(line.state == "finished" for line in outcome.trials)
     scores = "; ".join(
-        f"{each.name} {describe(outcome.metric, each.value)} "
-        f"({describe(outcome.metric, each.low)} to {describe(outcome.metric, each.high)})"
+        f"{each.name} {score_text(outcome.metric, each.value)} "
+        f"({score_text(outcome.metric, each.low)} to {score_text(outcome.metric, each.high)})"
         for each in outcome.held_out
     )
     lead = Lead(

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whet.config import DataConfig
-from whet.errors import DataError, EnvironmentFault, UsageError
+from whet.errors import DataError, UsageError
 from whet.inference.arrow_answers import answer_columns, answer_types
 from whet.runs.folder import RunFolder
-from whet.utils.files import sync_file, sync_folder
+from whet.utils.files import sync_file, sync_folder, unwritable
 
 if TYPE_CHECKING:
     from whet.data.readers.raw_table import RawSplit
@@ -141,7 +141,7 @@ def _begin(output: Path, plan: dict[str, Any]) -> None:
             raise UsageError(f"{str(output)!r} holds something else.", "Choose another folder with -o.")
         _write_manifest(output, plan)
     except OSError as error:
-        raise _unwritable(output, error) from None
+        raise unwritable(output, error, "Make room there.") from None
 
 
 def _write_manifest(output: Path, plan: dict[str, Any]) -> None:
@@ -180,10 +180,6 @@ def _write(path: Path, table: Any, answers: dict[str, Any], names: dict[str, str
         sync_file(scratch)
         os.replace(scratch, path)
     except OSError as error:
-        raise _unwritable(path.parent, error) from None
+        raise unwritable(path.parent, error, "Make room there.") from None
     except pa.ArrowException as error:
         raise DataError(f"the rows do not fit a Parquet table: {str(error).splitlines()[0]}") from None
-
-
-def _unwritable(path: Path, error: OSError) -> EnvironmentFault:
-    return EnvironmentFault(f"Cannot write to {str(path)!r}: {error.strerror or error}.", "Make room there.")

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from whet.config import DataConfig
-from whet.data.cache import Echo
 from whet.data.dropping import summary_lines
 from whet.data.examples import load_examples
 from whet.errors import DataError
 from whet.inference.predictor import Predictor
 from whet.metrics.intervals import absent_classes, score_intervals
 from whet.metrics.majority import majority
+from whet.utils.text import Echo
 
 
 def evaluate_model(

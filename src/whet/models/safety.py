@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import ArtifactError
-from whet.utils.untrusted_files import parse_json, read_text
+from whet.utils.untrusted_files import PLAIN_NAME, parse_json, read_text
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
@@ -29,7 +29,6 @@ MAX_PATTERN = 20_000
 _FETCHED_CODE = ("attn_implementation", "_attn_implementation", "_attn_implementation_internal", "use_kernels")
 _LAYER_COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "encoder_layers")
 _UNBOUNDED = re.compile(r"[*+](?!\+)|\{\d*,\}")
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def refuse_unsafe_folder(folder: Path, trust: bool = False) -> None:
@@ -137,7 +136,7 @@ def _refuse_unsafe_weights(folder: Path) -> None:
     index = read_json(folder / INDEX)
     names = set(index.get("weight_map", {}).values()) if isinstance(index.get("weight_map", {}), dict) else {"?"}
     for name in sorted(map(str, names)):
-        if not _PLAIN_NAME.fullmatch(name) or not name.endswith(".safetensors"):
+        if not PLAIN_NAME.fullmatch(name) or not name.endswith(".safetensors"):
             raise ArtifactError(f"{str(folder / INDEX)!r} names {name!r}, which is not a weights file of this folder.")
     if not (folder / "model.safetensors").is_file() and not names:
         pickles = sorted(found.name for pattern in PICKLES for found in folder.glob(pattern))

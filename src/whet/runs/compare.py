@@ -15,24 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from whet.errors import UsageError
+from whet.config import settings_that_change
+from whet.errors import UsageError, shortened_list
 from whet.metrics import Interval, Paired, bootstrap, higher_is_better, paired, smallest_visible, wilson
 from whet.metrics.intervals import PROPORTIONS
 from whet.metrics.scores import MAIN_METRIC, evidence
-from whet.records import End, Evaluation, Record, Start, shipped_evaluation
+from whet.records import End, Evaluation, Record, Start, shipped_evaluation, start_of
 from whet.runs.folder import CONFIG, RunFolder
 from whet.runs.predictions import labelled_rows
+from whet.runs.score_words import is_share, score_text
 from whet.runs.thinned import thinned_records
 from whet.runs.verdict.judge import Verdict, verdict_of
 
 Array = np.ndarray[Any, Any]
-
-# Where a run is kept and what it says changes nothing in the model.
-NO_QUESTION = frozenset({"run", "log_every", "max_minutes", "keep", "save_every", "offline"})
-# Scores from 0 to 1 that people give in points.
-_IN_POINTS = frozenset(
-    {"accuracy", "exact_match", "f1", "macro_f1", "micro_f1", "weighted_f1", "precision", "recall", "roc_auc"}
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +137,7 @@ def _refuse_other_task(names: Sequence[str], starts: Sequence[Start]) -> None:
         if start.task != first.task:
             raise UsageError(f"{names[0]} is a {first.task} task and {name} a {start.task} one.", hint)
         if start.labels != first.labels:
-            own, other = (_listed(each.labels) for each in (first, start))
+            own, other = (shortened_list(each.labels) for each in (first, start))
             raise UsageError(f"{names[0]} has the labels {own} and {name} has {other}.", hint)
         if start.metric != first.metric:
             raise UsageError(
@@ -151,15 +146,11 @@ def _refuse_other_task(names: Sequence[str], starts: Sequence[Start]) -> None:
             )
 
 
-def _listed(labels: Sequence[str], most: int = 6) -> str:
-    more = f", … ({len(labels)})" if len(labels) > most else ""
-    return ", ".join(map(repr, labels[:most])) + more
-
-
 def differing_settings(folders: Sequence[RunFolder]) -> dict[str, tuple[Any, ...]]:
-    """Only the settings that are not the same in all runs."""
+    """Settings of the training that are not the same in all runs."""
+    others = settings_that_change("nothing", "records")
     flat = [folder.config.flat() if (folder.path / CONFIG).is_file() else {} for folder in folders]
-    names = dict.fromkeys(name for one in flat for name in one if name not in NO_QUESTION)
+    names = dict.fromkeys(name for one in flat for name in one if name not in others)
     values = {name: tuple(one.get(name) for one in flat) for name in names}
     return {name: found for name, found in values.items() if any(value != found[0] for value in found)}
 
@@ -187,11 +178,6 @@ def score_of(answer: Predicted, metric: str) -> Interval:
     return bootstrap(metric, answer.labels, answer.evidence)
 
 
-def describe(metric: str, value: float) -> str:
-    """A score as people write it."""
-    return f"{100 * value:.1f}%" if metric in _IN_POINTS else f"{value:.4f}"
-
-
 def difference(
     a: str, b: str, first: Predicted | None, second: Predicted | None, metric: str, split: str
 ) -> Difference:
@@ -216,8 +202,8 @@ def difference(
 
 
 def _sentence(a: str, b: str, test: Paired, metric: str, rows: str) -> str:
-    scale, unit = (100, " points") if metric in _IN_POINTS else (1, "")
-    digits = 1 if unit else 4
+    scale, unit = (100, " points") if is_share(metric) else (1, "")
+    digits = 1 if unit else 3
     if test.visible:
         winner, loser = (b, a) if (test.difference > 0) == higher_is_better(metric) else (a, b)
         size, half = abs(test.difference) * scale, (test.high - test.low) / 2 * scale
@@ -227,7 +213,7 @@ def _sentence(a: str, b: str, test: Paired, metric: str, rows: str) -> str:
         )
     return (
         f"No difference between {a} and {b} that {test.n} {rows} can show "
-        f"({metric} {describe(metric, test.a)} and {describe(metric, test.b)}, "
+        f"({metric} {score_text(metric, test.a)} and {score_text(metric, test.b)}, "
         f"p = {test.p_value:.2g})."
     )
 
@@ -274,7 +260,7 @@ def _score_from(best: Evaluation | None, metric: str) -> Interval | None:
 
 
 def _start(folder: RunFolder, records: list[Record]) -> Start:
-    start = next((record for record in records if isinstance(record, Start)), None)
+    start = start_of(records)
     if start is None:
         raise UsageError(f"The run {str(folder.path)!r} has not begun to train.", "There is nothing to compare.")
     return start

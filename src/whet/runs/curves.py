@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whet.errors import UsageError, missing_extra, nearest
-from whet.records import End, Evaluation, Record, Resume, Save, Start, Step
+from whet.records import End, Evaluation, Record, Resume, Save, Start, Step, start_of
 
 if TYPE_CHECKING:
     import pandas
@@ -135,7 +135,7 @@ def curves(records: Iterable[Record], split: str = "", smoothing: float = SMOOTH
         best_step=_best_step(kept),
         saves=tuple(record.step for record in kept if isinstance(record, Save)),
         resumes=tuple(record.step for record in kept if isinstance(record, Resume)),
-        start=next((record for record in kept if isinstance(record, Start)), None),
+        start=start_of(kept),
         end=next((record for record in reversed(kept) if isinstance(record, End)), None),
     )
 

@@ -29,6 +29,7 @@ from typing import Any
 from whet.config import Config, make_config, read_toml, to_toml
 from whet.errors import ArtifactError, EnvironmentFault, UsageError
 from whet.records import End, Record, from_line, replay, to_line
+from whet.utils.files import unwritable
 from whet.utils.untrusted_files import parse_json, read_text, replace_file, whole_lines
 
 RECORDS = "records.jsonl"
@@ -89,7 +90,7 @@ class RunFolder:
                 run.write_text(CONFIG, to_toml(config))
             return run
         except OSError as error:
-            raise _unwritable(path, error) from None
+            raise _unwritable_run(path, error) from None
 
     def _refuse_foreign(self) -> None:
         # A process that was killed while it began a run may have left these.
@@ -106,7 +107,7 @@ class RunFolder:
             found = [self.path, *self.path.iterdir()]
             found += self.checkpoints.iterdir() if self.checkpoints.is_dir() else []
         except OSError as error:
-            raise _unwritable(self.path, error) from None
+            raise _unwritable_run(self.path, error) from None
         for entry in found:
             if entry.is_symlink():
                 raise EnvironmentFault(
@@ -208,7 +209,7 @@ class RunFolder:
             finally:
                 os.close(handle)
         except OSError as error:
-            raise _unwritable(self.path, error) from None
+            raise _unwritable_run(self.path, error) from None
 
     def sync_records(self) -> None:
         """On disk, not only on its way there: a checkpoint is about to rely on the records before it."""
@@ -245,7 +246,7 @@ class RunFolder:
             # Texts of rows may hold what UTF-8 cannot; a file for people is not worth failing for.
             replace_file(self.path / name, text.encode("utf-8", errors="replace"))
         except OSError as error:
-            raise _unwritable(self.path, error) from None
+            raise _unwritable_run(self.path, error) from None
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -258,7 +259,7 @@ class RunFolder:
         try:
             handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | _NO_LINKS, 0o644)
         except OSError as error:
-            raise _unwritable(self.path, error) from None
+            raise _unwritable_run(self.path, error) from None
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -301,17 +302,19 @@ def _numbered(root: Path, name: str) -> Iterator[tuple[int, Path]]:
                 yield int(match.group(1)), path
 
 
+def is_run(path: Path) -> bool:
+    """Whether this folder holds a run."""
+    return path.is_dir() and ((path / RECORDS).is_file() or (path / CONFIG).is_file())
+
+
 def _scratch(name: str) -> str:
     return f".{name}.tmp"
+
+
+def _unwritable_run(path: Path, error: OSError) -> EnvironmentFault:
+    return unwritable(path, error, "Choose another folder with --run, or make room and permissions there.")
 
 
 def _write_all(handle: int, data: bytes) -> None:
     while data:
         data = data[os.write(handle, data) :]
-
-
-def _unwritable(path: Path, error: OSError) -> EnvironmentFault:
-    return EnvironmentFault(
-        f"Cannot write to {str(path)!r}: {error.strerror or error}.",
-        "Choose another folder with --run, or make room and permissions there.",
-    )

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from whet.config import Config
+from whet.config import Config, settings_that_change
 from whet.errors import WhetError
 from whet.metrics.intervals import PROPORTIONS, wilson
 from whet.records import Baselines, Record, shipped_evaluation
-from whet.runs.compare import NO_QUESTION
 from whet.runs.curves import Curves, Series, curves, downsample
 from whet.runs.folder import RunFolder
-from whet.runs.report.charts import is_share, metric_words, rounded
+from whet.runs.report.charts import metric_words, rounded
+from whet.runs.score_words import is_share
 from whet.runs.summary import Line, damaged_line, line_of
 from whet.runs.thinned import thinned_records
 from whet.utils.text import neutral_lines
@@ -46,14 +46,14 @@ def set_values(path: Path) -> dict[str, Any]:
         chosen, defaults = RunFolder(path).config.flat(), Config().flat()
     except WhetError:
         return {}
-    return {
-        name: _plain(value) for name, value in chosen.items() if value != defaults[name] and name not in NO_QUESTION
-    }
+    others = settings_that_change("nothing", "records")
+    return {name: _plain(value) for name, value in chosen.items() if value != defaults[name] and name not in others}
 
 
 def default_values() -> dict[str, Any]:
-    """What a setting is where a run names none."""
-    return {name: _plain(value) for name, value in Config().flat().items() if name not in NO_QUESTION}
+    """Return the defaults of the settings that change a training."""
+    others = settings_that_change("nothing", "records")
+    return {name: _plain(value) for name, value in Config().flat().items() if name not in others}
 
 
 def _plain(value: Any) -> Any:

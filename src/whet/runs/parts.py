@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from whet.records import Part, Record, Start
+from whet.records import Part, Record, start_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ def seed_table(members: Sequence[Part], metric: str, higher_is_better: bool, ave
 
 def parts_sentence(records: Sequence[Record]) -> str:
     """How the score of a run with folds came about; empty for a run of one training."""
-    start = next((record for record in records if isinstance(record, Start)), None)
+    start = start_of(records)
     if start is None or not start.folds:
         return ""
     done = [part for part in _parts(records) if part.name == "fold" and part.score is not None]

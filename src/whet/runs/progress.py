@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whet.records import End, Evaluation, Part, Record, Start, Step
+from whet.records import End, Evaluation, Part, Record, Start, Step, start_of
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Progress:
 
 def progress(records: Sequence[Record]) -> Progress:
     """From records that count (see `records.replay`)."""
-    start = next((record for record in records if isinstance(record, Start)), None)
+    start = start_of(records)
     parts = {(record.name, record.number): record for record in records if isinstance(record, Part)}
     if start is not None and start.all_steps:
         return _over_parts(records, start, list(parts.values()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from whet.errors import shortened_list
 
@@ -12,7 +12,14 @@ OF_ONE_CLASS = frozenset({"f1", "precision", "recall"})
 """Of two classes these look at the second one alone."""
 IN_LABEL_UNITS = frozenset({"mse", "mae", "rmse"})
 """Errors as large as the labels make them; the other scores are between -1 and 1, or nearly so."""
+SHARES = frozenset({"accuracy", "exact_match", "precision", "recall"})
+"""Scores that are written in percent."""
 MAX_LABELS = 6
+
+
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """Whether a recorded value is a number; a truth value is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def number(value: float) -> str:
@@ -24,8 +31,22 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e12 else f"{value:.3e}"
 
 
+def is_share(metric: str) -> bool:
+    """Whether this metric is written in percent."""
+    return metric in SHARES
+
+
+def score_text(metric: str, value: float) -> str:
+    """A score in a sentence or a table: shares in percent, errors in label units, others with three decimals."""
+    if not math.isfinite(value):
+        return "not finite"
+    if metric in IN_LABEL_UNITS:
+        return number(value)
+    return f"{100 * value:.1f}%" if is_share(metric) else f"{value:.3f}"
+
+
 def score(metric: str, value: float) -> str:
-    """A score as the terminal shows it."""
+    """A score in the result of a command: all four decimals, so that it can be copied."""
     return number(value) if metric in IN_LABEL_UNITS else f"{value:.4f}"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from whet.errors import WhetError
 from whet.records import Record, shipped_evaluation
 from whet.runs.curves import curves, sparkline
-from whet.runs.folder import CONFIG, RECORDS, RunFolder
+from whet.runs.folder import CONFIG, RECORDS, RunFolder, is_run
 from whet.runs.progress import progress
 from whet.runs.thinned import thinned_records
 from whet.runs.verdict.judge import verdict_name
@@ -39,13 +39,9 @@ class Line:
 
 def list_runs(root: Path, spark_width: int = 10) -> list[Line]:
     """Every run folder directly under a folder (or the folder itself), oldest first."""
-    candidates = [root] if _is_run(root) else sorted(root.iterdir()) if root.is_dir() else []
-    found = [path for path in candidates if _is_run(path)]
+    candidates = [root] if is_run(root) else sorted(root.iterdir()) if root.is_dir() else []
+    found = [path for path in candidates if is_run(path)]
     return [_line(path, spark_width) for path in sorted(found, key=_began)]
-
-
-def _is_run(path: Path) -> bool:
-    return path.is_dir() and ((path / RECORDS).is_file() or (path / CONFIG).is_file())
 
 
 def _began(path: Path) -> tuple[float, str]:

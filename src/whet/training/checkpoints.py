@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -27,6 +26,7 @@ from whet.errors import ArtifactError, EnvironmentFault, WhetError
 from whet.utils.background import BackgroundTasks, run_in_background
 from whet.utils.files import sync_folder, write_file
 from whet.utils.safetensors_files import TensorFile, safetensors_pieces
+from whet.utils.untrusted_files import PLAIN_NAME
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -36,7 +36,6 @@ PREFIX = "step-"
 TEMPORARY = ".writing-"
 ASIDE = ".passed-over-"
 REPLACED = ".replaced-"
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
@@ -320,7 +319,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 def _present(folder: Path, name: str, entry: Mapping[str, Any]) -> Path:
     """A file of the size that the manifest says: only such a one is opened."""
     path = folder / name
-    if not _PLAIN_NAME.fullmatch(name):
+    if not PLAIN_NAME.fullmatch(name):
         raise ArtifactError(f"The manifest of {str(folder)!r} names {name!r}, which is not a file of a checkpoint.")
     if not path.is_file():
         raise ArtifactError(f"{str(path)!r} is missing.")

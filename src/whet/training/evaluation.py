@@ -19,13 +19,13 @@ from whet.records import AVERAGED, Evaluation
 from whet.training.setup import Job
 from whet.utils.memory import no_room_to_evaluate_together
 from whet.utils.signals import STOPPED_ELSEWHERE
+from whet.utils.text import SHOWN_CHARACTERS
 
 if TYPE_CHECKING:
     from whet.distributed.group import DistributedContext
     from whet.training.plan import State
 
 T = TypeVar("T")
-SHOWN_CHARACTERS = 300
 LOCKSTEP_ROWS = 32
 """Rows a batch where a model is split: processes that cut by tokens would make different numbers of passes."""
 

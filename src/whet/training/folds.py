@@ -37,8 +37,9 @@ from whet.training.parts import (
 )
 from whet.training.plan import make_plan
 from whet.training.recorder import EventHandler, Recorder
-from whet.training.setup import Echo, Job, with_order
+from whet.training.setup import Job, with_order
 from whet.utils.signals import Interrupts
+from whet.utils.text import Echo
 
 
 @dataclass(frozen=True)

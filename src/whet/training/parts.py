@@ -25,10 +25,11 @@ from whet.runs.report.html import write_report_quietly
 from whet.training.evaluation import Evaluator
 from whet.training.plan import Due, State, every
 from whet.training.recorder import EventHandler, Recorder
-from whet.training.setup import Echo, Job
+from whet.training.setup import Job
 from whet.utils.files import sync_folder
 from whet.utils.safetensors_files import Groups, TensorFile, save_tensors
 from whet.utils.signals import Interrupts
+from whet.utils.text import Echo
 
 Array = np.ndarray[Any, Any]
 PARTS = "parts"

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from whet.errors import ArtifactError, Diverged, Interrupted, Stopped, WhetError
-from whet.records import End, Evaluation, Finding, Record, Resume, Save, Start, now
+from whet.records import End, Evaluation, Finding, Record, Resume, Save, now, start_of
 from whet.runs.folder import RunFolder
 from whet.runs.report.html import write_report_quietly
 from whet.runs.verdict.judge import early_verdict
-from whet.training.setup import Echo, Job
+from whet.training.setup import Job
 from whet.utils.hf_libraries import freeze_garbage_collector
 from whet.utils.signals import Interrupts
+from whet.utils.text import Echo
 
 if TYPE_CHECKING:
     from whet.training.checkpoints import Checkpoint
@@ -211,7 +212,7 @@ class Recorder:
         checkpoint, passed_over = self.checkpoints.load_newest(saved)
         for line in passed_over:
             self.echo(f"Passed over: {line}")
-        start = next((record for record in self.folder.all_records() if isinstance(record, Start)), None)
+        start = start_of(self.folder.all_records())
         if start is not None:
             self.on_event(start, self.job)  # whoever draws must know where the end is
         if checkpoint is None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from whet.config import Config, differences
+from whet.config import Config, differences, settings_that_change
 from whet.errors import UsageError
 from whet.runs.folder import RunFolder, next_run_path, run_name, runs_named
 from whet.training.recipe import resolve_folds
 from whet.training.setup import Prepared
-
-# Settings that may change between an interrupted run and its continuation: they do not touch the training.
-FREE_SETTINGS = frozenset({"run", "keep", "max_minutes", "offline", "report_to"})
 
 
 def open_run(config: Config, accept_changes: bool = False) -> tuple[RunFolder, bool]:
@@ -35,7 +32,8 @@ def open_run(config: Config, accept_changes: bool = False) -> tuple[RunFolder, b
 
 def _changed(folder: RunFolder, config: Config) -> dict[str, tuple[Any, Any]]:
     changed = differences(resolve_folds(folder.config), config)
-    return {name: pair for name, pair in changed.items() if name not in FREE_SETTINGS}
+    free = settings_that_change("nothing")
+    return {name: pair for name, pair in changed.items() if name not in free}
 
 
 def compare_with_before(folder: RunFolder, config: Config, fingerprint: str, accept: bool) -> str:

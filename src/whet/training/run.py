@@ -17,9 +17,10 @@ from whet.runs.report.html import write_report_quietly
 from whet.training.recipe import MINILM_WIDTH, follow_recipe, pooling_for, refuse_contrastive, resolve_folds
 from whet.training.recorder import EventHandler, Recorder
 from whet.training.resume import compare_with_before, open_run, refuse_other_tokens
-from whet.training.setup import BackgroundModelLoader, Echo, Job, choose_folds, make_job, make_tokens, read_examples
+from whet.training.setup import BackgroundModelLoader, Job, choose_folds, make_job, make_tokens, read_examples
 from whet.utils.gpu_files import refuse_impossible
 from whet.utils.signals import Interrupts
+from whet.utils.text import Echo
 
 if TYPE_CHECKING:
     from whet.data.examples import Examples

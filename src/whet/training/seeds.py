@@ -33,9 +33,10 @@ from whet.training.parts import (
     part_folder,
 )
 from whet.training.recorder import EventHandler
-from whet.training.setup import Echo, Job, with_order
+from whet.training.setup import Job, with_order
 from whet.utils.hf_libraries import freeze_garbage_collector
 from whet.utils.signals import Interrupts
+from whet.utils.text import Echo
 
 
 class SeededRun(RunOfParts):

@@ -21,6 +21,7 @@ from whet.errors import DataError, UsageError, shortened_list
 from whet.training.plan import choose_metric, make_plan
 from whet.training.recipe import whole_below
 from whet.training.task_settings import refuse_without_effect
+from whet.utils.text import Echo
 
 if TYPE_CHECKING:
     from whet.data.tokens.batches import BatchOrder
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from whet.utils.device import Hardware
 
 Array = np.ndarray[Any, Any]
-Echo = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import torch
 
 from whet.errors import UsageError
 from whet.utils.gpu_files import no_cuda
+from whet.utils.launcher import local_rank
 
 _knowing = threading.Lock()
 
@@ -95,7 +96,7 @@ def precompute_triton_cache_key() -> None:
 def find_device(name: str) -> torch.device:
     if name == "auto":
         if torch.cuda.is_available():
-            return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+            return torch.device("cuda", local_rank())
         if torch.backends.mps.is_available():
             return torch.device("mps")
         return torch.device("cpu")

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from whet.errors import EnvironmentFault
 from whet.utils.background import BackgroundTasks
 
 SYNCED_AT_ONCE = 32 << 20
@@ -39,6 +40,11 @@ def write_file(path: Path, pieces: Iterator[Any]) -> dict[str, Any]:
         file.flush()
         os.fsync(file.fileno())
     return {"sha256": digest.hexdigest(), "bytes": size}
+
+
+def unwritable(path: Path, error: OSError, hint: str) -> EnvironmentFault:
+    """The error for a file or folder that cannot be written."""
+    return EnvironmentFault(f"Cannot write to {str(path)!r}: {error.strerror or error}.", hint)
 
 
 def sync_file(path: Path) -> None:

@@ -17,6 +17,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from whet.errors import Interrupted
+from whet.utils.launcher import is_launched
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STOPPED_ELSEWHERE = (
@@ -67,7 +68,7 @@ def defer_during_torch_import(number: int, frame: FrameType | None) -> bool:
         return False
     if not _waiting:
         _send_again(number)
-    elif "LOCAL_RANK" not in os.environ:
+    elif not is_launched():
         os._exit(Interrupted.exit_code)
     return True
 
@@ -182,7 +183,7 @@ class Interrupts:
         if self._at_once and self._received is None and defer_during_torch_import(number, frame):
             return
         if self._received is not None:
-            if "LOCAL_RANK" in os.environ and time.monotonic() - self._when < ECHO_SECONDS:
+            if is_launched() and time.monotonic() - self._when < ECHO_SECONDS:
                 return
             os._exit(Interrupted.exit_code)
         self._received, self._when = number, time.monotonic()

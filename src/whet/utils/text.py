@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 from unicodedata import bidirectional, category
 
+Echo = Callable[[str], None]
+"""Shows one line to the user."""
+SHOWN_CHARACTERS = 300
+"""The longest text that is kept or shown of a row."""
 REPLACED = "\ufffd"
 ISOLATE, END_OF_ISOLATE = "\u2068", "\u2069"
 
@@ -68,6 +73,11 @@ def isolated(text: str) -> str:
     """One neutral line that does not pull the numbers beside it into its own direction, as Arabic would."""
     shown = neutral(text)
     return f"{ISOLATE}{shown}{END_OF_ISOLATE}" if _is_right_to_left(shown) and ISOLATE not in shown else shown
+
+
+def shorten(text: str, most: int = SHOWN_CHARACTERS) -> str:
+    """The text, or its beginning with an ellipsis if it is longer than `most` characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def json_text(value: Any, **options: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 MAX_TEXT = 256_000_000
 """The largest description (JSON) that is read at once. Real ones have kilobytes; a sparse file can claim any size."""
 MAX_LINE = 64_000_000
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+"""A file name that leads nowhere else."""
 
 
 def read_text(path: Path, most: int = MAX_TEXT) -> str:

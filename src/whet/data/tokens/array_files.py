@@ -54,6 +54,13 @@ class ArrayWriter:
             self._file.close()
 
 
+def slice_indices(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The indices start, start + 1, … of every slice, one slice after another."""
+    before = np.cumsum(lengths) - lengths
+    shifts: NDArray[np.int64] = np.repeat(starts - before, lengths)
+    return np.arange(len(shifts)) + shifts
+
+
 def open_array(path: Path) -> NDArray[Any]:
     """The array in a .npy file, mapped; as a plain array, because slices of numpy's memmap class are slow."""
     with path.open("rb") as file:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from whet.data.tokens.array_files import slice_indices
 from whet.errors import UsageError
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def rank_slice(rows: Rows, rank: int, world: int) -> Rows:
 
 def pad(tokens: Tokens, rows: Rows, *, pad_id: int, multiple: int = 1, pad_type: int = 0) -> dict[str, NDArray[Any]]:
     """Rows as one rectangle, filled on the right to the longest row or a multiple above it."""
-    where, lengths = _places(tokens.offsets, rows)
+    where, lengths = _token_indices(tokens.offsets, rows)
     width = -(-int(lengths.max(initial=0)) // multiple) * multiple
     filled = np.arange(width) < lengths[:, None]
 
@@ -150,7 +151,7 @@ class Packed:
 
 def pack(tokens: Tokens, rows: Rows) -> Packed:
     """Rows one after another, with the places where each begins."""
-    where, lengths = _places(tokens.offsets, rows)
+    where, lengths = _token_indices(tokens.offsets, rows)
     ends = np.zeros(len(rows) + 1, dtype=np.int32)
     np.cumsum(lengths, out=ends[1:])
     return Packed(
@@ -163,14 +164,8 @@ def pack(tokens: Tokens, rows: Rows) -> Packed:
     )
 
 
-def unpack(values: NDArray[Any], cu_seqlens: NDArray[np.int32]) -> list[NDArray[Any]]:
-    """The rows of a packed array, apart again."""
-    return np.split(values, cu_seqlens[1:-1])
-
-
-def _places(offsets: NDArray[np.int64], rows: Rows) -> tuple[Rows, Rows]:
-    """Where the tokens of these rows stand in the flat arrays, row after row, and how many each row has."""
+def _token_indices(offsets: NDArray[np.int64], rows: Rows) -> tuple[Rows, Rows]:
+    """The indices of these rows' tokens in the flat arrays, row after row, and the number of tokens per row."""
     starts = offsets[rows]
     lengths = offsets[rows + 1] - starts
-    before = np.cumsum(lengths) - lengths
-    return np.arange(lengths.sum()) + np.repeat(starts - before, lengths), lengths
+    return slice_indices(starts, lengths), lengths

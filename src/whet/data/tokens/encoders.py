@@ -16,8 +16,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from whet.data.tokens.array_files import slice_indices
 from whet.data.tokens.pieces import Long, choose_pieces
-from whet.data.tokens.words import Flat, WordEncoder, cut_of, places
+from whet.data.tokens.words import Flat, WordEncoder, cut_of
 from whet.errors import UsageError
 
 CALL_ROWS = 1000
@@ -267,8 +268,8 @@ def _place(
     text: Flat, starts: Counts, count: Counts, at: Counts, ids: NDArray[Any], types: NDArray[Any] | None, kind: int
 ) -> Counts:
     """Copy a part of one text to where it belongs in every row; returns the places behind it."""
-    target = places(at, count)
-    ids[target] = text.ids.take(places(starts, count))
+    target = slice_indices(at, count)
+    ids[target] = text.ids.take(slice_indices(starts, count))
     if types is not None:
         types[target] = kind
     return at + count

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whet.data.cache import Echo, fingerprint, get_or_build
-from whet.data.tokens.array_files import ArrayWriter, forget_pages, open_array
+from whet.data.cache import fingerprint, get_or_build
+from whet.data.tokens.array_files import ArrayWriter, forget_pages, open_array, slice_indices
 from whet.data.tokens.encoders import Encoded, choose_encoder, has_types, token_for_nothing
 from whet.data.tokens.pieces import Long
-from whet.data.tokens.words import places
+from whet.utils.text import Echo
 
 if TYPE_CHECKING:
     from whet.data.example_files import SplitRows
@@ -102,7 +102,7 @@ class Tokens:
         if self.texts is None:
             return texts
         starts = self.texts[texts]
-        return places(starts, self.texts[texts + 1] - starts)
+        return slice_indices(starts, self.texts[texts + 1] - starts)
 
     def text_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The text of each of these rows."""
@@ -115,7 +115,7 @@ class Tokens:
     def taken(self, texts: NDArray[np.int64]) -> Tokens:
         """Only these texts, in this order."""
         rows, windows = self.rows_of(texts), self.windows(texts)
-        where = places(self.offsets[rows], self.row_lengths[rows])
+        where = slice_indices(self.offsets[rows], self.row_lengths[rows])
         return dataclasses.replace(
             self,
             ids=self.ids[where],

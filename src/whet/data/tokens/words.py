@@ -19,6 +19,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from whet.data.tokens.array_files import slice_indices
+
 # `spaces`: white space separates words and gives no token of its own (BERT's way).
 # `leading`: a word is encoded with the space before it (GPT-2's and RoBERTa's way).
 # `whole`: nothing is known, so texts are not cut.
@@ -104,7 +106,7 @@ class WordEncoder:
         distinct, index = self._look_up(coded.dictionary)
         index = index[coded.indices.to_numpy()]
         tokens = distinct.lengths[index]
-        ids = distinct.ids.take(places(distinct.starts[index], tokens))
+        ids = distinct.ids.take(slice_indices(distinct.starts[index], tokens))
         ends = np.concatenate(([0], np.cumsum(tokens)))
         return Flat(ids, np.diff(ends[np.concatenate(([0], np.cumsum(counts)))]))
 
@@ -136,13 +138,6 @@ class WordEncoder:
             lengths = flat.lengths[:count]
             self._known = pa.concat_arrays([self._known, new])
             self._flat = Flat(flat.ids[: lengths.sum()], lengths)
-
-
-def places(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The indices start, start + 1, … of every run, one run after another."""
-    before = np.cumsum(lengths) - lengths
-    shifts: NDArray[np.int64] = np.repeat(starts - before, lengths)
-    return np.arange(len(shifts)) + shifts
 
 
 def _words(texts: Any, cut: Cut) -> tuple[Any, NDArray[np.int64]]:

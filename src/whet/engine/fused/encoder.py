@@ -17,6 +17,8 @@ from torch import Tensor
 from whet.engine.fused.architectures import Shape
 from whet.engine.fused.parameters import FlatModel, Layer
 
+Pair = tuple[Tensor, Tensor]
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -65,14 +67,7 @@ class LayerOps(Protocol):
     ) -> Tensor: ...
 
     def norm(
-        self,
-        x: Tensor,
-        bias: Tensor,
-        residual: Tensor,
-        weights: tuple[Tensor, Tensor],
-        rate: float,
-        shape: Shape,
-        key: int,
+        self, x: Tensor, bias: Tensor, residual: Tensor, weights: Pair, rate: float, shape: Shape, key: int
     ) -> tuple[Tensor, Any]: ...
 
     def norm_backward(

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whet.errors import UsageError, missing_extra
-from whet.runs.folder import CONFIG, RECORDS
+from whet.runs.folder import RECORDS, is_run
 from whet.runs.live.follow import Cursor, Tail, as_json, clean_dict
 from whet.runs.many import default_values, run_in_short
 from whet.runs.report.html import asset
@@ -57,10 +57,10 @@ class Library:
 
     def runs(self) -> dict[str, Path]:
         """Name to folder, newest first. Links are not followed: they could lead anywhere."""
-        if _is_run(self.root):
+        if is_run(self.root):
             return {neutral_lines(self.root.resolve().name): self.root}
         try:
-            found = [path for path in self.root.iterdir() if not path.is_symlink() and _is_run(path)]
+            found = [path for path in self.root.iterdir() if not path.is_symlink() and is_run(path)]
         except OSError:
             return {}
         return {
@@ -187,7 +187,7 @@ class _Pages:
         if since is None:
             return _text("since is the revision of an earlier answer\n", 400)
         found = await asyncio.to_thread(self.library.lines, int(since))
-        return _json({**found, "defaults": default_values(), "single": _is_run(self.library.root)})
+        return _json({**found, "defaults": default_values(), "single": is_run(self.library.root)})
 
     async def run(self, request: Request) -> Response:
         tail = self.library.tail(request.path_params["name"])
@@ -275,10 +275,6 @@ def _number(text: str | None) -> float | None:
 
 def _own_asset(name: str) -> str:
     return (files("whet.runs.live") / "page" / name).read_text(encoding="utf-8")
-
-
-def _is_run(path: Path) -> bool:
-    return path.is_dir() and ((path / RECORDS).is_file() or (path / CONFIG).is_file())
 
 
 def _stamp(path: Path) -> tuple[int, int]:

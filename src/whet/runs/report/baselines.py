@@ -9,7 +9,7 @@ from typing import Any
 from whet.metrics.scores import higher_is_better
 from whet.records import Baselines, Record
 from whet.runs.report.charts import metric_words
-from whet.runs.report.scores import shown
+from whet.runs.score_words import score_text
 from whet.runs.verdict.baselines import IN_FULL, is_ahead, is_visible, rows_in_words
 
 
@@ -52,11 +52,11 @@ def _table(found: Baselines) -> BaselineTable:
 
 
 def _line(found: Baselines, each: dict[str, Any]) -> Line:
-    low_high = " to ".join(shown(found.metric, edge) for edge in each["interval"] or ())
+    low_high = " to ".join(score_text(found.metric, edge) for edge in each["interval"] or ())
     taken = each.get("trained_on")
     return Line(
         name=IN_FULL.get(each["name"], each["name"]),
-        value=shown(found.metric, each["value"]),
+        value=score_text(found.metric, each["value"]),
         interval=low_high,
         test=_test(found, each) if "p_value" in each else "",
         trained_on=f"trained on {taken:,} of {found.train_rows or 0:,} rows" if taken else "",

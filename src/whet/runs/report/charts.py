@@ -16,12 +16,11 @@ import numpy as np
 
 from whet.metrics.scores import higher_is_better
 from whet.runs.curves import Curves, Series, downsample
-from whet.runs.score_words import answer
+from whet.runs.score_words import answer, is_share
 
 POINTS = 1500
 """Points a line keeps: more than a screen is wide, and the peaks always among them."""
 
-_SHARES = frozenset({"accuracy", "exact_match", "precision", "recall"})
 _WORDS = {
     "f1": "F1",
     "macro_f1": "macro F1",
@@ -83,7 +82,6 @@ class Chart:
     marks: tuple[Mark, ...] = ()
     levels: tuple[Level, ...] = ()
     x_title: str = "step"
-    y_title: str = ""
     percent: bool = False
     """Values from 0 to 1 that are shown as 0% to 100%."""
     x_range: tuple[float, float] | None = None
@@ -114,11 +112,6 @@ def charts_of(curves: Curves, points: int = POINTS) -> list[Chart]:
 def metric_words(name: str) -> str:
     """A metric's name for people."""
     return _WORDS.get(name, name.replace("_", " "))
-
-
-def is_share(name: str) -> bool:
-    """Whether people write this metric in percent."""
-    return name in _SHARES
 
 
 def marks_of(curves: Curves) -> tuple[Mark, ...]:
@@ -164,7 +157,6 @@ def reliability_chart(bins: Sequence[Any], title: str = "Reliability") -> Chart:
         title=title,
         lines=(perfect, seen),
         x_title="confidence",
-        y_title="share that is right",
         percent=True,
         x_range=(low, 1.0),
         y_range=(0.0, 1.0),
@@ -186,7 +178,6 @@ def scatter_chart(labels: Sequence[float], predicted: Sequence[float], points: i
         title="Predicted and true",
         lines=(perfect, seen),
         x_title="true",
-        y_title="predicted",
         square=True,
     )
 

@@ -13,10 +13,10 @@ from whet.runs.compare import Comparison
 from whet.runs.curves import Curves, Series, curves
 from whet.runs.many import default_values, in_short
 from whet.runs.progress import duration
-from whet.runs.report.charts import Chart, Line, Mark, is_share, line, metric_words
+from whet.runs.report.charts import Chart, Line, Mark, line, metric_words
 from whet.runs.report.content import plain
 from whet.runs.report.html import render_page, write_whole
-from whet.runs.report.scores import shown
+from whet.runs.score_words import is_share, score_text
 from whet.runs.thinned import thinned_records
 
 DRAWN_RUNS = 6
@@ -146,8 +146,10 @@ def _rows(comparison: Comparison) -> list[Row]:
                 place=place,
                 name=entry.name,
                 role=str(place + 1) if place < DRAWN_RUNS else "level",
-                score=shown(metric, score.value) if score is not None else "–",
-                interval=f"{shown(metric, score.low)} to {shown(metric, score.high)}" if score and has_range else "–",
+                score=score_text(metric, score.value) if score is not None else "–",
+                interval=f"{score_text(metric, score.low)} to {score_text(metric, score.high)}"
+                if score and has_range
+                else "–",
                 best_step=entry.best_step,
                 time=duration(entry.seconds),
                 verdict=entry.verdict.verdict,

@@ -63,25 +63,17 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Truncated:
-    """What the longest input cost one split."""
+    """What the limit on tokens cut from one split."""
 
     split: str
     rows: int
+    """Rows that lost tokens."""
     tokens: int
     first: int
-    second: int
+    """Tokens that the first texts lost."""
+    second: int = 0
     share: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportFinding:
-    """A finding of the audit."""
-
-    severity: str
-    tone: str
-    message: str
-    advice: str
-    where: str
+    """Rows that lost tokens, as a share of the split."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +102,17 @@ class DataPart:
         """The same; of many labels those with the largest share in the first split."""
         rows = self.share_rows
         return rows if len(rows) <= FEW_LABELS else sorted(rows, key=lambda row: -row[1][0])[:SHOWN_LABELS]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportFinding:
+    """A finding of the audit."""
+
+    severity: str
+    tone: str
+    message: str
+    advice: str
+    where: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,11 +24,15 @@ from whet.runs.folder import RunFolder
 from whet.runs.report.charts import Chart
 from whet.runs.report.content import Report, read_report
 from whet.runs.report.svg import render
+from whet.utils.files import unwritable
 from whet.utils.text import markdown_escaped, neutral_lines, neutral_values
 from whet.utils.untrusted_files import replace_file
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+
+OTHER_PLACE = "Choose another place with -o, or make room there."
 
 
 def write_report(folder: RunFolder, path: Path | None = None) -> Path:
@@ -49,7 +53,7 @@ def write_markdown(folder: RunFolder, path: Path | None = None) -> Path:
     try:
         plots.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unwritable(plots, error) from None
+        raise unwritable(plots, error, OTHER_PLACE) from None
     for chart in drawn:
         write_whole(plots / f"{chart.id}.svg", _drawn(chart, standalone=True))
     write_whole(target, render_markdown(report, plots.name))
@@ -115,7 +119,7 @@ def write_whole(path: Path, text: str) -> None:
         # Lone surrogates cannot be written as UTF-8; a text from data must not cost the report.
         replace_file(path, text.encode("utf-8", errors="replace"))
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise unwritable(path, error, OTHER_PLACE) from None
 
 
 def in_percent(share: float) -> str:
@@ -170,12 +174,6 @@ def _drawn(chart: Chart, standalone: bool = False) -> str:
 
 def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _unwritable(path: Path, error: OSError) -> EnvironmentFault:
-    return EnvironmentFault(
-        f"Cannot write {str(path)!r}: {error.strerror or error}.", "Choose another place with -o, or make room there."
-    )
 
 
 def write_report_quietly(folder: RunFolder, echo: Callable[[str], None]) -> None:

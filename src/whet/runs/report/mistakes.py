@@ -13,9 +13,9 @@ from whet.metrics.scores import predicted, probabilities
 from whet.records import Evaluation
 from whet.runs.folder import RunFolder
 from whet.runs.predictions import labelled_rows
+from whet.utils.text import shorten
 
 Array = np.ndarray[Any, Any]
-SHOWN_CHARACTERS = 300
 WORST = 15
 EXAMPLES = 3
 MISTAKES = 12
@@ -255,17 +255,12 @@ def _example(answers: PredictedRows, k: int) -> Example:
         sure = _percent(float(answers.likely[k, answers.labels[k]]))
     return Example(
         row=int(answers.rows[k]),
-        text=shortened(answers.texts[k]),
-        pair=shortened(answers.pairs[k] or "") if answers.pairs is not None else "",
+        text=shorten(answers.texts[k]),
+        pair=shorten(answers.pairs[k] or "") if answers.pairs is not None else "",
         label=truth,
         predicted=answer,
         sure=sure,
     )
-
-
-def shortened(text: str) -> str:
-    """What a table can hold of a text."""
-    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
 
 
 def _percent(share: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from whet.errors import shortened_list
-from whet.records import AVERAGED, Baselines, Evaluation, Start
+from whet.records import AVERAGED, Baselines, Evaluation, start_of
 from whet.runs import score_words as words
 from whet.runs.folder import RunFolder
 from whet.runs.parts import parts_sentence
@@ -19,7 +19,7 @@ MAX_LABELS = 50
 def model_card(folder: RunFolder) -> str:
     """Score, verdict, data and versions of a run, as Markdown. Everything is read from the run folder."""
     records, config, data, environment = folder.records(), folder.config, folder.data, folder.environment
-    start = next((record for record in records if isinstance(record, Start)), None)
+    start = start_of(records)
     best = [r for r in records if isinstance(r, Evaluation) and (r.best or r.split == "test")]
     verdict = verdict_of(records)
     labels = shortened_list([markdown_escaped(label) for label in data.get("labels", [])], MAX_LABELS, quoted=False)

@@ -12,12 +12,12 @@ import numpy as np
 from whet.errors import shortened_list
 from whet.metrics.intervals import PROPORTIONS, Interval, absent_classes, score_intervals, smallest_visible, wilson
 from whet.metrics.scores import FROM_MARGINS, TASK_METRICS, higher_is_better, metric_named
-from whet.records import Baselines, Evaluation, Record, Start, shipped_evaluation
+from whet.records import Baselines, Evaluation, Record, Start, shipped_evaluation, start_of
 from whet.runs.curves import Curves
 from whet.runs.parts import parts_sentence
-from whet.runs.report.charts import is_share, metric_words
+from whet.runs.report.charts import metric_words
 from whet.runs.report.mistakes import Array, PredictedRows
-from whet.runs.score_words import IN_LABEL_UNITS, always_giving, metric_of, number
+from whet.runs.score_words import always_giving, is_number, is_share, metric_of, score_text
 
 MANY_ROWS = 5000
 """Above this the bootstrap draws fewer times: the interval is narrow, and a report should not keep anyone waiting."""
@@ -85,7 +85,7 @@ def main_intervals(
     records: Sequence[Record], evaluations: Mapping[str, Evaluation | None]
 ) -> dict[tuple[str, str], tuple[float, float]]:
     """The interval of the main metric in these evaluations, by split and metric, where their rows give one."""
-    start = next((record for record in records if isinstance(record, Start)), None)
+    start = start_of(records)
     made = {(each.split, each.metric): each for each in records if isinstance(each, Baselines) and not each.of_rows}
     found: dict[tuple[str, str], tuple[float, float]] = {}
     for split, record in evaluations.items():
@@ -98,15 +98,6 @@ def main_intervals(
         elif beside is not None and beside.interval is not None:
             found[split, name] = beside.interval[0], beside.interval[1]
     return found
-
-
-def shown(metric: str, value: float) -> str:
-    """A score as people write it: shares in percent, others with three decimals."""
-    if not math.isfinite(value):
-        return "not finite"
-    if metric in IN_LABEL_UNITS:
-        return number(value)
-    return f"{100 * value:.1f}%" if is_share(metric) else f"{value:.3f}"
 
 
 def _intervals(answers: PredictedRows) -> dict[str, Interval]:
@@ -130,7 +121,11 @@ def _recorded(records: Sequence[Record], split: str) -> dict[str, Interval]:
 def _constant(majority: Mapping[str, Any], answers: PredictedRows | None, split: str) -> dict[str, float]:
     """What the constant answer scores on a split; the record has it for validation only."""
     if split == "validation":
-        return {name: float(value) for name, value in majority.items() if _is_number(value) and name != "value"}
+        return {
+            name: float(value)
+            for name, value in majority.items()
+            if is_number(value) and math.isfinite(value) and name != "value"
+        }
     if answers is None or "label" not in majority:
         return {}
     answer = _always(majority["label"], answers)
@@ -154,9 +149,9 @@ def _score(name: str, split: str, found: Interval, constant: float | None, start
         metric=name,
         words=metric_of(name, start.task, start.labels).replace(name, metric_words(name), 1),
         split=split,
-        value=shown(name, found.value),
-        interval=f"{shown(name, found.low)} to {shown(name, found.high)}" if known else "",
-        majority=shown(name, constant) if constant is not None else "",
+        value=score_text(name, found.value),
+        interval=f"{score_text(name, found.low)} to {score_text(name, found.high)}" if known else "",
+        majority=score_text(name, constant) if constant is not None else "",
         rows=found.n,
     )
 
@@ -166,7 +161,7 @@ def _remarks(start: Start, found: Interval | None, main: Score | None) -> list[s
         return []
     metric, majority, remarks = start.metric, start.majority, []
     constant = majority.get(metric)
-    if constant is not None and _is_number(constant):
+    if constant is not None and is_number(constant) and math.isfinite(constant):
         remarks.append(
             _against_constant(metric, float(constant), always_giving(start.task, majority.get("label")), found)
         )
@@ -187,7 +182,7 @@ def _unmeasured(answers: PredictedRows, split: str) -> str:
 
 
 def _against_constant(metric: str, constant: float, answer: str, found: Interval) -> str:
-    reached = f"({shown(metric, constant)})"
+    reached = f"({score_text(metric, constant)})"
     lower = higher_is_better(metric)
     edge = found.low if lower else found.high
     if not math.isfinite(edge):
@@ -197,7 +192,3 @@ def _against_constant(metric: str, constant: float, answer: str, found: Interval
     if not is_share(metric):
         return f"Better than {answer} {reached}."
     return f"{100 * abs(found.value - constant):.1f} points better than {answer} {reached}."
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -25,6 +25,7 @@ from whet.errors import DataError, UsageError
 from whet.records import Record, from_line, replay
 from whet.runs.curves import Series, window_means
 from whet.runs.folder import CONFIG, RECORDS, RunFolder
+from whet.runs.score_words import is_number
 from whet.runs.verdict.features import CurveData
 from whet.runs.verdict.judge import curve_data, entropy
 from whet.utils.untrusted_files import parse_json, read_text
@@ -146,8 +147,8 @@ def _from_trainer_state(path: Path, known: Constants) -> CurveData:
     logs = [entry for entry in history if isinstance(entry, dict) and isinstance(entry.get("step"), int | float)]
     logs.sort(key=lambda entry: entry["step"])
     prefix = _evaluation_prefix(logs)
-    evaluations = _last_of_each([entry for entry in logs if _is_number(entry.get(f"{prefix}loss"))])
-    losses = [(float(entry["step"]), float(_unhidden(entry))) for entry in logs if _is_number(entry.get("loss"))]
+    evaluations = _last_of_each([entry for entry in logs if is_number(entry.get(f"{prefix}loss"))])
+    losses = [(float(entry["step"]), float(_unhidden(entry))) for entry in logs if is_number(entry.get("loss"))]
     if not evaluations:
         raise DataError("the log holds no evaluation.", 'Train with eval_strategy="steps" to have one.', file=str(path))
     metric = _main_score(evaluations[0], prefix)
@@ -176,12 +177,8 @@ def _last_of_each(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list({entry["step"]: entry for entry in entries}.values())
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _number_or_nan(value: Any) -> float:
-    return float(value) if _is_number(value) else math.nan
+    return float(value) if is_number(value) else math.nan
 
 
 def _unhidden(entry: Mapping[str, Any]) -> Any:

@@ -19,7 +19,7 @@ import numpy as np
 
 from whet.records import Baselines, End, Evaluation, Finding, Record, Start, Step
 from whet.runs.curves import Curves, Series, curves, window_means
-from whet.runs.score_words import always_giving
+from whet.runs.score_words import always_giving, score_text
 from whet.runs.verdict import wording as words
 from whet.runs.verdict.baselines import baseline_ahead, largest_record, rows_in_words
 from whet.runs.verdict.features import FEW_ROWS, CurveData, CurveFeatures, Floats, few_rows, jitter
@@ -125,7 +125,7 @@ def baseline(s: CurveFeatures) -> str:
     if beside is None or found is None:
         return _no_better_than_constant(s)
     other, visible = found
-    own = f"{beside.metric} {words.scored(beside.metric, beside.value)}"
+    own = f"{beside.metric} {score_text(beside.metric, beside.value)}"
     rows = rows_in_words(beside)
     if visible:
         return f"Worse than {words.rival(beside, other)} on the same {rows} ({own}, p = {other['p_value']:.2g})."

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from whet.runs.score_words import score_text
 from whet.runs.verdict import wording as words
 from whet.runs.verdict.baselines import above_commonest, is_ahead, is_visible, labels_to_blame, rows_in_words
 from whet.runs.verdict.features import (
@@ -187,9 +188,7 @@ def beyond_this_model(s: CurveFeatures) -> Call | None:
     constant = next((each for each in found.baselines if each["name"] == "commonest"), None)
     if not trained or constant is None or (is_visible(constant) and not is_ahead(found, constant)):
         return None
-    scores = (
-        f"{words.scored(found.metric, found.value)}, commonest answer {words.scored(found.metric, constant['value'])}"
-    )
+    scores = f"{score_text(found.metric, found.value)}, commonest answer {score_text(found.metric, constant['value'])}"
     return Call(
         verdict="beyond-this-model",
         sentence=(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from whet.records import Baselines
+from whet.runs.score_words import is_share, score_text
 from whet.runs.verdict.baselines import IN_SENTENCES, rivals, rows_in_words
 from whet.runs.verdict.features import CurveFeatures
 
@@ -42,13 +43,12 @@ def chance(s: CurveFeatures) -> str:
 
 
 def number(s: CurveFeatures, value: float) -> str:
-    """A score as people write it: accuracy in percent, others with three decimals."""
-    turned = value if s.data.higher_is_better else -value
-    return f"{100 * turned:.1f}%" if s.data.metric == "accuracy" else f"{turned:.3f}"
+    """A score of this curve, with its sign turned back where lower is better."""
+    return score_text(s.data.metric, value if s.data.higher_is_better else -value)
 
 
 def points(s: CurveFeatures, difference: float) -> str:
-    return f"{100 * difference:.1f} points" if s.data.metric == "accuracy" else f"{difference:.3f}"
+    return f"{100 * difference:.1f} points" if is_share(s.data.metric) else f"{difference:.3f}"
 
 
 def score(s: CurveFeatures) -> str:
@@ -94,13 +94,8 @@ def since(s: CurveFeatures) -> str:
     return "" if s.best == s.count - 1 else f" and is {loss(s, s.eval_loss[-1])} at the end"
 
 
-def scored(metric: str, value: float) -> str:
-    """A recorded score as people write it."""
-    return f"{100 * value:.1f}%" if metric == "accuracy" else f"{value:.3f}"
-
-
 def rival(found: Baselines, each: dict[str, Any]) -> str:
-    return f"{IN_SENTENCES.get(each['name'], each['name'])} ({scored(found.metric, each['value'])})"
+    return f"{IN_SENTENCES.get(each['name'], each['name'])} ({score_text(found.metric, each['value'])})"
 
 
 def none_of_them(found: Baselines) -> str:
@@ -112,8 +107,8 @@ def none_of_them(found: Baselines) -> str:
 def interval(found: Baselines) -> str:
     """Where the model's score lies, and on what."""
     if not found.interval:
-        return f"{found.metric} {scored(found.metric, found.value)} on {rows_in_words(found)}"
-    low, high = (scored(found.metric, edge) for edge in found.interval)
+        return f"{found.metric} {score_text(found.metric, found.value)} on {rows_in_words(found)}"
+    low, high = (score_text(found.metric, edge) for edge in found.interval)
     return f"{found.metric} {low} to {high} on {rows_in_words(found)}"
 
 

@@ -23,9 +23,9 @@ import numpy as np
 from whet.config import Config
 from whet.errors import EnvironmentFault
 from whet.utils.signals import SIGNALS
+from whet.utils.text import Echo
 
 WARM_STEPS = 5
-Echo = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -24,11 +24,10 @@ from whet.runs.folder import RunFolder
 from whet.tools.selftest.damage import DAMAGES
 from whet.tools.selftest.fork_client import Command, ForkServer, warm_process
 from whet.tools.selftest.tiny_run import differences, run_contents, steps_repeated, train_arguments, write_rows
+from whet.utils.text import Echo
 
 INTERRUPTED = 75
 NONE: Mapping[str, Any] = MappingProxyType({})
-
-Echo = Callable[[str], None]
 
 
 @dataclass

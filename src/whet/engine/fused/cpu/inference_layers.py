@@ -14,6 +14,7 @@ from torch import Tensor
 
 from whet.engine.fused.architectures import Shape
 from whet.engine.fused.cpu.layers import CpuLayerOps
+from whet.engine.fused.encoder import Pair
 
 aten = torch.ops.aten
 USUAL_TOKENS = 2048
@@ -57,14 +58,7 @@ class CpuInferenceLayerOps(CpuLayerOps):
         return self._product(x, "gelu", shape.gelu)
 
     def norm(
-        self,
-        x: Any,
-        bias: Tensor,
-        residual: Tensor,
-        weights: tuple[Tensor, Tensor],
-        rate: float,
-        shape: Shape,
-        key: int,
+        self, x: Any, bias: Tensor, residual: Tensor, weights: Pair, rate: float, shape: Shape, key: int
     ) -> tuple[Tensor, Any]:
         total = torch.ops.mkldnn._linear_pointwise.binary(x.x, residual, x.weight, x.bias, "add")
         return aten.native_layer_norm(total, [shape.hidden], *weights, shape.epsilon)[0], None

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from whet.engine.fused.architectures import Shape
-from whet.engine.fused.encoder import Inputs, weight_gradient
+from whet.engine.fused.encoder import Inputs, Pair, weight_gradient
 from whet.engine.fused.parameters import FlatModel
 from whet.engine.packed import Layout
 
@@ -164,14 +164,7 @@ class CpuLayerOps:
         return d_x
 
     def norm(
-        self,
-        x: Tensor,
-        bias: Tensor,
-        residual: Tensor,
-        weights: tuple[Tensor, Tensor],
-        rate: float,
-        shape: Shape,
-        key: int,
+        self, x: Tensor, bias: Tensor, residual: Tensor, weights: Pair, rate: float, shape: Shape, key: int
     ) -> tuple[Tensor, Any]:
         mask = self._mask(x.shape, rate, x.dtype)
         total = x + residual if mask is None else torch.addcmul(residual, x, mask)

@@ -22,7 +22,7 @@ from whet.engine.fused.cuda.attention import (
     sums_of_short_attention,
 )
 from whet.engine.fused.cuda.layer_kernels import COLUMN_TILE, ROW_TILE
-from whet.engine.fused.encoder import Inputs, weight_gradient
+from whet.engine.fused.encoder import Inputs, Pair, weight_gradient
 from whet.engine.fused.parameters import FlatModel, Group
 
 aten = torch.ops.aten
@@ -234,14 +234,7 @@ class CudaLayerOps:
         return d_x
 
     def norm(
-        self,
-        x: Tensor,
-        bias: Tensor,
-        residual: Tensor,
-        weights: tuple[Tensor, Tensor],
-        rate: float,
-        shape: Shape,
-        key: int,
+        self, x: Tensor, bias: Tensor, residual: Tensor, weights: Pair, rate: float, shape: Shape, key: int
     ) -> tuple[Tensor, Any]:
         rows, width = x.shape
         y, total = torch.empty_like(x), torch.empty_like(x)
