@@ -10,22 +10,23 @@ from whet.utils.launcher import global_rank, local_rank, world_size
 
 
 def restarts() -> tuple[int, int]:
-    """How often an agent has started this process again, and how often it will at most."""
+    """The number of times that the agent has restarted this process, and its limit."""
     done, most = (int(os.environ.get(f"TORCHELASTIC_{name}") or "0") for name in ("RESTART_COUNT", "MAX_RESTARTS"))
     return done, most
 
 
 class Launched(NamedTuple):
-    """Which process this is, as its launcher wrote it into the environment."""
+    """The rank of this process and the number of processes, as the launcher set them."""
 
     rank: int = 0
     local_rank: int = 0
-    """Among those on this machine."""
+    """The rank on this machine."""
     world: int = 1
 
 
 def launched() -> Launched:
-    """This process among those that a launcher (torchrun, accelerate, `--processes`) started; none have to meet."""
+    """Return the rank and world size that a launcher (torchrun, accelerate, `--processes`) set; no process has to
+    join yet."""
     return Launched(global_rank(), local_rank(), world_size()) if world_size() > 1 else Launched()
 
 
@@ -37,5 +38,5 @@ def require_several() -> None:
 
 
 def several_processes() -> bool:
-    """Whether a launcher started this one among others."""
+    """Return whether a launcher started several processes."""
     return launched().world > 1

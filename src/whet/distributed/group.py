@@ -1,8 +1,7 @@
-"""Which of several processes this one is, and what they tell each other.
+"""The processes of one run, and their collectives.
 
-Every process computes the same plan from the same data; what they exchange is the sum of gradients, the logits of an
-evaluation, and small words: has anybody been told to stop, did anybody fail. One process alone exchanges nothing, and
-every method here is then free.
+Every process computes the same plan from the same data. They exchange the sums of gradients, the logits of an
+evaluation, and flags: was a rank told to stop, did a rank fail. With one process every method here does nothing.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ANSWER_TIMEOUT = timedelta(minutes=3)
-"""How long a process waits for the others within training, where they are never far apart."""
+"""How long a process waits for the others during training, where all take about the same time."""
 SAVE_TIMEOUT = timedelta(minutes=30)
-"""… where the main one may still be writing a checkpoint or computing metrics."""
+"""How long it waits if the main process may be writing a checkpoint or computing metrics."""
 WORK_TIMEOUT = timedelta(hours=6)
-"""… where another may be reading or tokenizing all of the data."""
+"""How long it waits if another process may be reading or tokenizing all of the data."""
 
 _ERROR_KEY = "whet-left"
 _KINDS: dict[str, type[WhetError]] = {
@@ -35,28 +34,28 @@ _KINDS: dict[str, type[WhetError]] = {
 
 
 class LostRank(EnvironmentFault):
-    """Another process no longer answers: it was killed, or the link to it is cut."""
+    """Another process does not answer: it was killed, or the connection is lost."""
 
 
 @dataclass(frozen=True)
 class DistributedContext:
-    """This process among `world` of them; the first is the main one, the only one that writes."""
+    """This process among `world` processes. Rank 0 is the main process, the only one that writes."""
 
     rank: int = 0
     world: int = 1
     control: Any = None
-    """The group for words and numbers in main memory; gradients go through the default group."""
+    """The process group for objects and numbers in host memory; gradients use the default group."""
     places: Sequence[tuple[str, int]] = ()
-    """Machine and process of each, by rank: where to look when one no longer answers."""
+    """Host name and process id by rank, to find a process that stopped answering."""
 
     @property
     def is_main(self) -> bool:
         return self.rank == 0
 
-    # Numbers
+    # Tensors and arrays
 
     def sum_in_place(self, tensors: Sequence[Tensor]) -> None:
-        """Each tensor becomes the sum over all processes, to the bit the same everywhere."""
+        """Sum each tensor over all processes, in place; the result has the same bits everywhere."""
         if self.world == 1:
             return
         import torch.distributed as dist
@@ -66,7 +65,7 @@ class DistributedContext:
                 dist.all_reduce(tensor)
 
     def gather_rows(self, part: Any, places: Any, count: int) -> Any:
-        """Rows computed by all processes as one array: this one's are `part`, and belong at `places` of `count`."""
+        """Join the rows that the processes computed: this one's are `part`, at the indices `places` of `count`."""
         import numpy as np
 
         if self.world == 1:
@@ -80,11 +79,11 @@ class DistributedContext:
         whole[places] = part
         tensor = torch.from_numpy(whole)
         with self.translate_connection_errors():
-            dist.all_reduce(tensor, group=self.control)  # every place is zero in all processes but one
+            dist.all_reduce(tensor, group=self.control)  # every index is nonzero in one process only
         return whole
 
     def broadcast_tensors(self, tensors: Iterable[Tensor]) -> None:
-        """Each tensor gets the main process's bits, in place, where it is."""
+        """Copy the main process's bits into each tensor, in place."""
         if self.world == 1:
             return
         import torch
@@ -93,25 +92,25 @@ class DistributedContext:
         for tensor in tensors:
             if not tensor.numel():
                 continue
-            # As bytes, because backends differ in the kinds of numbers they carry.
+            # Sent as bytes, because the backends support different types.
             flat = tensor.detach().contiguous().reshape(-1)
             with self.translate_connection_errors():
                 dist.broadcast(flat.view(torch.uint8), src=0)
             if not self.is_main:
                 tensor.detach().copy_(flat.view_as(tensor))
 
-    # Words
+    # Objects and flags
 
     def any_rank(self, flag: bool) -> bool:
-        """Whether it is so for any process."""
+        """Return whether the flag is set on any rank."""
         return self.any_rank_each([flag])[0]
 
     def barrier(self) -> None:
-        """All of them are here: whatever failed for one of them before has failed for all."""
+        """Wait for all ranks. An error that stopped one of them raises here on all."""
         self.any_rank(False)
 
     def any_rank_each(self, flags: Sequence[bool]) -> list[bool]:
-        """For each of several things, whether it is so for any process."""
+        """Return for each flag whether it is set on any rank."""
         if self.world == 1:
             return list(flags)
         import torch
@@ -123,12 +122,12 @@ class DistributedContext:
         return [bool(each) for each in found.tolist()]
 
     def broadcast_object(self, value: Any) -> Any:
-        """What the main process has here; it may take its time over it."""
+        """Return the main process's value; the others wait while it computes it."""
         self.monitored_barrier()
         return self.gather(value)[0] if self.world > 1 else value
 
     def gather(self, value: Any) -> list[Any]:
-        """What every process has here, by rank."""
+        """Return the values of all ranks, by rank."""
         if self.world == 1:
             return [value]
         import torch.distributed as dist
@@ -139,7 +138,7 @@ class DistributedContext:
         return found
 
     def require_same(self, what: str, value: Any) -> None:
-        """Refuse to go on where processes have drifted apart."""
+        """Raise if the ranks have different values."""
         found = self.gather(value)
         for rank, other in enumerate(found):
             if other != found[0]:
@@ -149,7 +148,7 @@ class DistributedContext:
                 )
 
     def monitored_barrier(self, most: timedelta = SAVE_TIMEOUT) -> None:
-        """Until every process is here, which may have work of its own to do."""
+        """Wait until every process arrives; it may have other work first."""
         if self.world == 1:
             return
         import torch.distributed as dist
@@ -161,7 +160,7 @@ class DistributedContext:
 
     @contextlib.contextmanager
     def raise_on_all_ranks(self) -> Iterator[None]:
-        """What is done inside is done by all: an error of one becomes everybody's, and is told once."""
+        """Run the block on all ranks: an error of one rank is raised on all of them and reported once."""
         if self.world == 1:
             yield
             return
@@ -182,7 +181,7 @@ class DistributedContext:
 
     @contextlib.contextmanager
     def publish_error(self) -> Iterator[None]:
-        """Whoever leaves with an error says so, for those who will wait for it in vain."""
+        """On an error, store it where the other ranks look when this one stops answering."""
         try:
             yield
         except LostRank:
@@ -193,21 +192,22 @@ class DistributedContext:
                     error.rank = self.rank
                 self._store_error(error)
             raise
-        except Exception as error:  # of code that is not ours: a metric, a collator, a library
+        except Exception as error:  # errors of other code: a metric, a collator, a library
             reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else ""
             named = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
             self._store_error(EnvironmentFault(f"Rank {self.rank} stopped with {named}."))
             raise
 
     def _store_error(self, error: WhetError) -> None:
-        """Where the others look when this process no longer answers."""
+        """Store the error where the other ranks look when this process stops answering."""
         if self.world > 1:
             with contextlib.suppress(Exception):
                 _store().set(_ERROR_KEY, json.dumps(_as_list(error)))
 
     @contextlib.contextmanager
     def barrier_on_exit(self) -> Iterator[None]:
-        """All end here at once, also where they agreed to stop: a launcher ends everybody when the first one leaves."""
+        """Wait for all ranks at the end, also after an agreed stop: a launcher ends all processes when the first one
+        exits."""
         try:
             yield
         except (Interrupted, Diverged):
@@ -217,9 +217,9 @@ class DistributedContext:
 
     @contextlib.contextmanager
     def translate_connection_errors(self, *, computing: bool = False) -> Iterator[None]:
-        """What torch raises where another process is gone becomes what whet says about that.
+        """Turn torch's errors about a lost process into whet's error.
 
-        Where there is also `computing` inside, an error may have other reasons, and its words decide.
+        With `computing`, the block also computes: only errors whose message mentions the connection are turned.
         """
         try:
             yield
@@ -229,7 +229,7 @@ class DistributedContext:
             raise self._lost_rank_error() from None
 
     def _lost_rank_error(self) -> WhetError:
-        """What another one said when it left, or that it is gone."""
+        """Return the error that the lost rank stored, or that it is gone."""
         with contextlib.suppress(Exception):
             if _store().check([_ERROR_KEY]):
                 return _as_error(json.loads(_store().get(_ERROR_KEY)))
@@ -241,11 +241,12 @@ class DistributedContext:
             message = f"Rank {self.rank} no longer reaches the others, of {self.world} processes."
         error = LostRank(message, _restart_hint())
         if self.rank == min(set(range(self.world)) - set(silent), default=0):
-            error.rank = self.rank  # the first of those that are left says it
+            error.rank = self.rank  # the lowest remaining rank reports it
         return error
 
     def _dead_ranks(self) -> dict[int, int]:
-        """Processes of this machine that are gone or stopped, by rank. One that was just killed is looked for twice."""
+        """Return the processes of this machine that are gone or stopped, by rank. A process that was just killed is
+        checked twice."""
         found: dict[int, int] = {}
         for wait in (0.0, 1.0):
             time.sleep(wait)
@@ -258,7 +259,7 @@ class DistributedContext:
 
 
 def _is_running(pid: int) -> bool:
-    """Whether there is such a process, and it is not a dead or a stopped one."""
+    """Return whether the process exists and is neither dead nor stopped."""
     import psutil  # type: ignore[import-untyped]
 
     try:
@@ -286,14 +287,14 @@ def _as_error(told: Sequence[str]) -> WhetError:
 
 
 def _store() -> Any:
-    """Where torch's processes found each other: under torchrun it outlives each of them."""
+    """Return the store of torch's rendezvous; under torchrun it outlives the processes."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     return _get_default_store()
 
 
 def checksum(tensors: Sequence[Tensor]) -> int:
-    """The same for the same bits; one pass where the tensors are."""
+    """Return a checksum of the tensors' bits, computed on their device."""
     import torch
 
     total = 0

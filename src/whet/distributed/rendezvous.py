@@ -19,26 +19,26 @@ from whet.utils.device import find_device
 from whet.utils.launcher import global_rank, world_size
 
 THREAD_EXIT_SECONDS = 0.05
-"""What a thread of gloo gets to let go of the last message, for which it needs Python."""
+"""Time for gloo's threads to release the last message, for which they need Python."""
 
 
 CONNECT_TIMEOUT = timedelta(seconds=30)
-"""How long the launcher's store on this machine is tried: it was there before us, unless it was killed since."""
+"""How long to try the launcher's store on this machine; it exists already, unless it was killed."""
 
 
 def join_processes(device: str = "auto") -> DistributedContext:
-    """Meet the processes that were started together with this one; alone, there is nothing to do."""
+    """Join the processes that were started together with this one; a process that was started alone does nothing."""
     return _join_group(on_cpu=find_device(device).type != "cuda") if several_processes() else DistributedContext()
 
 
-@functools.cache  # processes meet once; whoever asks later is already among them
+@functools.cache  # processes join once; later calls return the same group
 def _join_group(*, on_cpu: bool) -> DistributedContext:
     import torch.distributed as dist
     from accelerate import PartialState
 
     try:
         state = PartialState(cpu=on_cpu, timeout=ANSWER_TIMEOUT, **_store_for_this_restart())
-        # Not by `on_cpu`: a script may have let them meet before, by its own means.
+        # Independent of `on_cpu`: a script may have created the process group itself.
         control = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=ANSWER_TIMEOUT)
     except (RuntimeError, ValueError) as error:
         said = str(error).splitlines()[0].rstrip(".")
@@ -52,10 +52,10 @@ def _join_group(*, on_cpu: bool) -> DistributedContext:
 
 
 def _close_gloo_group(control: Any) -> None:
-    """End the gloo group while Python still runs: threads of it that need Python later abort the process.
+    """End the gloo group while Python still runs: its threads need Python and would abort the process later.
 
-    Ending it ends its threads only if nothing refers to it any more, and a split model does; so they also get a moment.
-    A default group of NCCL is left to itself: ending it would wait for processes that may be gone.
+    The threads end only if nothing refers to the group, which a sharded model does, so they get a moment. A default
+    group of NCCL is left alone: ending it would wait for processes that may be gone.
     """
     import torch.distributed as dist
 
@@ -66,10 +66,10 @@ def _close_gloo_group(control: Any) -> None:
 
 
 def _store_for_this_restart() -> dict[str, Any]:
-    """torchrun's agent keeps one store over its restarts, and with it the addresses of processes that died.
+    """Return a separate part of torchrun's store for each restart.
 
-    Processes that were started again would wait for those. On one machine the number of restarts is the same for all,
-    so each attempt gets a part of the store to itself.
+    The store of torchrun's agent survives restarts and holds addresses of dead processes, which restarted ones would
+    wait for. On one machine the number of restarts is the same for all processes, so it can name the part.
     """
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""Helpers for the machine and for text that know nothing of training: files, threads, signals, devices, memory.
+"""Helpers for the machine and for text: files, threads, signals, devices, memory. None of them deals with training.
 
 Imports `errors` only.
 """

@@ -1,6 +1,6 @@
-"""Work on a thread of its own beside the caller; where the system allows no more threads, by the caller, at once.
+"""Runs a function on a background thread. If the system refuses a thread, the caller runs the function.
 
-A process that is short of memory may be refused a thread at the very moment when it saves what it has.
+A process that is short of memory may be refused a thread just when it saves its work.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Self, TypeVar
 
 Result = TypeVar("Result")
 REFUSED = "can't start new thread"
-"""How Python's RuntimeError says so."""
+"""Part of the message of Python's RuntimeError for a refused thread."""
 
 
 def run_in_background(name: str, work: Callable[..., Result], *arguments: object) -> Future[Result]:
-    """Begin it; the future holds its result, or what it raised."""
+    """Start the function; the future holds its result or its exception."""
     future: Future[Result] = Future()
 
     def run() -> None:
@@ -36,7 +36,7 @@ def run_in_background(name: str, work: Callable[..., Result], *arguments: object
 
 
 class BackgroundTasks:
-    """A few things at a time, all of which are over when this is left."""
+    """Runs several background tasks; leaving the `with` block waits for all of them."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""Which device computes, in which precision, and which of several processes this one is."""
+"""Chooses the device and the precision that a run computes with."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _knowing = threading.Lock()
 
 @dataclass(frozen=True)
 class Hardware:
-    """The device and the precision that were chosen, with the reason in words."""
+    """The chosen device and precision, with the reason in words."""
 
     device: torch.device
     precision: str
     why: str
     slow: str = ""
-    """What to tell whoever asked for a precision that this device computes only by detours; one sentence."""
+    """A warning that the chosen precision is emulated on this device, one sentence; empty if it is native."""
 
     @property
     def bf16(self) -> bool:
@@ -36,7 +36,7 @@ class Hardware:
 
 
 def choose_hardware(device: str = "auto", precision: str = "auto") -> Hardware:
-    """The asked-for device, or the best there is; `auto` precision is bf16 only where it is native."""
+    """Return the requested device or the best available one; `auto` precision is bf16 only if it is native."""
     found = find_device(device)
     if found.type == "cuda":
         _small_workspaces()
@@ -46,7 +46,7 @@ def choose_hardware(device: str = "auto", precision: str = "auto") -> Hardware:
     if precision == "bf16" and found.type == "mps":
         raise UsageError("precision is 'bf16' and the device is mps, which trains in float32 here.")
     if found.type == "cuda" and precision == "float32":
-        # Asked-for float32 is honoured to the letter: no tf32 in matrix products.
+        # If the user sets float32, matrix products use no tf32 either.
         torch.backends.cuda.matmul.allow_tf32 = False
     if precision == "bf16" and not native:
         slow = f"bf16 was asked for and {reason}: it works, slowly; float32 is faster here."
@@ -55,15 +55,15 @@ def choose_hardware(device: str = "auto", precision: str = "auto") -> Hardware:
 
 
 def start_gpu_in_background(device: str) -> None:
-    """Begin to start the GPU that `choose_hardware` will choose: that takes a while, in which others can be loaded."""
-    _small_workspaces()  # here: another thread that reads the environment must not see it change
+    """Start the GPU that `choose_hardware` will choose on a background thread, while other libraries load."""
+    _small_workspaces()  # set here: other threads must not see the environment change
 
     def start() -> None:
-        with contextlib.suppress(Exception):  # what is wrong with it is said when it is chosen
+        with contextlib.suppress(Exception):  # `choose_hardware` reports the error later
             if device == "auto" or device.startswith("cuda"):
                 _start_driver()
             if (found := find_device(device)).type == "cuda":
-                for dtype in (torch.bfloat16, torch.float32):  # loads the products, and starts the thread of backward
+                for dtype in (torch.bfloat16, torch.float32):  # loads cuBLAS and starts autograd's thread
                     x = torch.zeros(16, 16, dtype=dtype, device=found, requires_grad=True)
                     (x @ x).sum().backward()  # type: ignore[no-untyped-call]
                 precompute_triton_cache_key()
@@ -72,22 +72,23 @@ def start_gpu_in_background(device: str) -> None:
 
 
 def _start_driver() -> None:
-    """By torch, all other threads would wait for it, a fifth of a second."""
-    with contextlib.suppress(OSError):  # there is none
+    """Start the CUDA driver without torch, which would block all threads for 0.2 s."""
+    with contextlib.suppress(OSError):  # there is no driver
         ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1").cuInit(0)
 
 
 def _small_workspaces() -> None:
-    """Every stream has a workspace of its own for products: 8 MB of it do as well as the default of 32."""
+    """Set the cuBLAS workspace of each stream to 8 MB, which is as fast as the default of 32 MB."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8")
 
 
 def precompute_triton_cache_key() -> None:
-    """Triton finds what it has compiled by a hash over itself, half a gigabyte, which the first kernel waits for.
+    """Compute Triton's cache key early: it hashes 0.5 GB, and the first kernel waits for it.
 
-    Whoever comes second waits for the first: several threads that compute it at once take four times as long.
+    The lock makes a second thread wait for the first: several threads at once take four times as long.
     """
-    with _knowing, contextlib.suppress(ImportError, AttributeError):  # another version has it elsewhere, and waits
+    # other versions keep it elsewhere and compute it later
+    with _knowing, contextlib.suppress(ImportError, AttributeError):
         from triton.runtime import cache
 
         cache.triton_key()
@@ -122,9 +123,9 @@ def _native_bf16(device: torch.device) -> tuple[bool, str]:
 
 
 def onednn_takes_bf16() -> bool:
-    """Asked of oneDNN, which multiplies for torch: it knows every kind of processor, and what it was told not to use.
+    """Return whether oneDNN, which multiplies matrices for torch, supports bf16 on this processor.
 
-    `ONEDNN_MAX_CPU_ISA` limits it; on ARM the answer is whether the processor itself multiplies bf16.
+    `ONEDNN_MAX_CPU_ISA` limits the answer. On ARM it depends on whether the processor itself multiplies bf16.
     """
     question: Any = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", bool)
     onednn: Any = torch.backends.mkldnn
@@ -136,20 +137,21 @@ def _is_x86() -> bool:
 
 
 def _x86_multiplies_bf16() -> bool:
-    """With AVX-512 alone oneDNN takes bf16 and computes it in float32, which is slower than float32 by itself."""
+    """Return whether the processor multiplies bf16. With AVX-512 alone oneDNN emulates it, slower than plain
+    float32."""
     checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, check, bool)() for check in checks)
 
 
 def instruction_sets() -> str:
-    """What torch computes with on this processor, in a few words: `AVX2, no bf16`."""
+    """Describe the instruction sets that torch uses on this processor: `AVX2, no bf16`."""
     native, _ = _native_bf16(torch.device("cpu"))
     bf16 = "native bf16" if native else "bf16 by detours" if onednn_takes_bf16() else "no bf16"
     return f"{torch.backends.cpu.get_cpu_capability()}, {bf16}"
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for queued work, so that a clock read after it is true."""
+    """Wait for queued work, so that a clock that is read next is correct."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -157,7 +159,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def precision(hardware: Hardware) -> AbstractContextManager[Any]:
-    """bf16 in matrix products with float32 weights, or plain float32."""
+    """Context for bf16 matrix products with float32 weights, or for plain float32."""
     if hardware.bf16:
         return torch.autocast(hardware.device.type, torch.bfloat16)
     return nullcontext()

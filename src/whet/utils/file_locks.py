@@ -1,6 +1,6 @@
-"""Locks between processes: held by a descriptor, and dropped by the system with the process that holds it.
+"""Locks between processes, held by a file descriptor: the system releases the lock when the process ends.
 
-A killed process blocks nobody, and a lock file that one left behind means nothing by itself.
+A killed process therefore blocks no other process, and a lock file that it left behind has no effect.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 fcntl: Any
 try:
     import fcntl
-except ImportError:  # Windows: no locks between processes; renaming and the age rule have to do
+except ImportError:  # Windows has no such locks: the atomic rename and the age limit must do
     fcntl = None
 
 POLL_SECONDS = 0.05
-# Without locks nobody can tell whether a folder is in use, so only what was left alone for a day may go.
+# Without locks a process cannot see whether a folder is in use, so only folders unused for a day are removed.
 SAFE_AGE_SECONDS = 24 * 3600.0
 
 
 def lock(path: Path, *, shared: bool, on_wait: Callable[[], None] | None = None) -> int:
-    """A descriptor that holds the lock. `on_wait` is called while another process holds it, and may raise."""
+    """Return a descriptor that holds the lock. `on_wait` is called while another process holds it, and may raise."""
     while True:
         descriptor = _open(path)
         try:
@@ -43,21 +43,21 @@ def lock(path: Path, *, shared: bool, on_wait: Callable[[], None] | None = None)
 
 @contextlib.contextmanager
 def exclusive(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
-    """Hold the lock alone; the file goes with it."""
+    """Hold the lock alone, and remove its file at the end."""
     descriptor = lock(path, shared=False, on_wait=on_wait)
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # a lock file that stays means nothing
+        with contextlib.suppress(OSError):  # a leftover lock file has no effect
             path.unlink()
         os.close(descriptor)
 
 
 @contextlib.contextmanager
 def exclusive_now(path: Path) -> Iterator[bool]:
-    """Try to hold the lock alone, without waiting; says whether it worked.
+    """Try to take the lock without waiting; yields whether it worked.
 
-    Where there are no locks, it says whether the file was left alone for long enough.
+    Without locks, it yields whether the file has been unused for long enough.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -78,13 +78,14 @@ def _open(path: Path) -> int:
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         try:
-            return os.open(path, os.O_RDONLY)  # a file of another user, or in a folder that may only be read
+            return os.open(path, os.O_RDONLY)  # a file of another user, or in a read-only folder
         except FileNotFoundError:
             raise error from None
 
 
 def still_named(descriptor: int, path: Path) -> bool:
-    """A lock on a file that was removed protects nothing: the next process locks another file of that name."""
+    """Return whether the file still has its name. A lock on a removed file protects nothing, because the next process
+    creates and locks another file of that name."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -92,9 +93,9 @@ def still_named(descriptor: int, path: Path) -> bool:
 
 
 def _try_lock(descriptor: int, *, shared: bool) -> bool | None:
-    """Lock it now: True, or False if another holds it, or None where there are no locks.
+    """Try to lock now: True, or False if another process holds the lock, or None if the system has no locks.
 
-    Some network file systems have none: there the atomic rename alone keeps entries whole.
+    Some network file systems have none. There the atomic rename alone keeps entries whole.
     """
     if fcntl is None:
         return None

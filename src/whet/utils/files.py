@@ -1,4 +1,4 @@
-"""Files that are on the disk, and known by their SHA-256, once their writer says so."""
+"""Writes files and syncs them to disk, with their SHA-256."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from whet.utils.background import BackgroundTasks
 
 SYNCED_AT_ONCE = 32 << 20
 WORTH_A_THREAD = 1 << 20
-"""Bytes from which on a piece is hashed beside: small files ask for no thread, which a machine may refuse."""
+"""Smallest piece in bytes that is hashed on another thread; small files use no thread, which the system may refuse."""
 
 
 def write_file(path: Path, pieces: Iterator[Any]) -> dict[str, Any]:
-    """Write, fsync, and say what was written: hash, copy and disk side by side, and other threads go on.
+    """Write and fsync a file; return its SHA-256 and its size. Hashing, copying and disk work run in parallel.
 
-    A piece may lie in a buffer that the next one takes: it is asked for once this one is written and hashed.
+    A piece may be a buffer that is used again for the next one, so the next is taken only after this one is written
+    and hashed.
     """
     digest, size, asked = hashlib.sha256(), 0, 0
     with open(path, "xb") as file, BackgroundTasks("whet-disk") as beside:
@@ -36,7 +37,7 @@ def write_file(path: Path, pieces: Iterator[Any]) -> dict[str, Any]:
             if size - asked >= SYNCED_AT_ONCE and (not syncs or syncs[-1].done()):
                 syncs, asked = [*syncs, beside.submit(os.fsync, file.fileno())], size
         for sync in syncs:
-            sync.result()  # an error is told to one fsync only
+            sync.result()  # the system reports an error to one fsync only
         file.flush()
         os.fsync(file.fileno())
     return {"sha256": digest.hexdigest(), "bytes": size}
@@ -53,8 +54,8 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Names are on disk only once their folder is."""
-    if os.name == "nt":  # Windows opens no folders
+    """Sync a folder: a file's name is on disk only after this."""
+    if os.name == "nt":  # Windows cannot open folders
         return
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -64,7 +65,7 @@ def sync_folder(path: Path) -> None:
 
 
 def sync_tree(path: Path) -> None:
-    """Everything in a folder, then the folder."""
+    """Sync everything in a folder, then the folder itself."""
     for entry in sorted(path.iterdir()):
         sync_tree(entry) if entry.is_dir() else sync_file(entry)
     sync_folder(path)

@@ -1,4 +1,4 @@
-"""Whether this machine can have a CUDA device at all, without torch: its import takes longer than the question."""
+"""Checks without torch whether this machine can have a CUDA device: importing torch takes longer than the check."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from glob import glob
 from whet.errors import UsageError
 
 FILES = ("/dev/nvidia[0-9]*", "/dev/dxg", "/dev/kfd", "/dev/nvhost-gpu", "/dev/nvgpu*", "/dev/nvmap")
-"""What the drivers of NVIDIA (also under Windows' Linux, and on small boards) and AMD put there."""
+"""Device files of the NVIDIA drivers (also under WSL and on small boards) and of the AMD drivers."""
 
 
 def no_cuda(name: str) -> UsageError:
-    """The error of a device that is not there, whoever finds it."""
+    """The error for a CUDA device that does not exist."""
     return UsageError(f"device is {name!r} and torch sees no CUDA device.", "Leave --device out to use the CPU.")
 
 
 def refuse_impossible(device: str) -> None:
-    """Raise where it is certain that torch would not find this device; it is asked itself in the end."""
+    """Raise if torch certainly cannot find this device; otherwise torch decides later."""
     if device.startswith("cuda") and not _may_have_cuda():
         raise no_cuda(device)
 

@@ -1,10 +1,11 @@
-"""How a command loads its libraries: it does not look for garbage meanwhile, and leaves out what it never needs.
+"""Speeds up a command's imports: no garbage collection, and no libraries that a classifier does not use.
 
-Libraries make about a million objects that stay. With Python's own thresholds it looks for garbage among them again and
-again while they are loaded, a tenth of the time of a short command; memory is the same. transformers looks at all that
-is installed, and imports libraries for other work than ours where it finds them.
+The libraries create about a million objects that stay. With Python's own thresholds the collector scans them again
+and again, which takes a tenth of a short command's time. transformers also imports whichever optional libraries it
+finds, for other kinds of work.
 
-All of this is for a process that is a command from its first line; whoever imports whet decides for themselves.
+This applies only to processes that are commands from their first line. A process that imports whet keeps its own
+rules.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from typing import Any
 COMPILER = "torch._dynamo"
 MASKS = f"{COMPILER}._trace_wrapped_higher_order_op"
 MARKS = ("disable", "allow_in_graph", "assume_constant_result")
-"""What tells the compiler how to take a function: without it they do nothing."""
+"""Decorators of torch's compiler; without the compiler they do nothing."""
 USUAL = gc.get_threshold()
 LOADING = (2_000_000, 50, 100)
 NOT_FOR_CLASSIFIERS = ("sklearn", "scipy", "torchvision", "torchaudio", "librosa")
-"""What transformers imports, if it is there, to judge drafts of text, to match boxes, for pictures and for sound."""
+"""Optional libraries that transformers imports for assisted decoding, object detection, images and audio."""
 NOT_FOR_PREDICTING = ("torch_distributed", "accelerate")
-"""And what it imports to split a model over several devices, which a command that only predicts never does."""
+"""Libraries that transformers imports to split a model over devices; a command that only predicts does not need
+them."""
 NAME = re.compile(r"^Name:[ \t]*(\S+)\s*$", re.MULTILINE | re.IGNORECASE)
 
 _is_command = False
@@ -37,14 +39,14 @@ _one_at_a_time = threading.RLock()
 
 
 def load_as_command() -> None:
-    """Before anything is loaded."""
+    """Turn the garbage collector down; called before any library is imported."""
     global _is_command
     _is_command = True
     gc.set_threshold(*LOADING)
 
 
 def load_for_predicting() -> None:
-    """In a command that predicts in this one process and trains nothing: a third of its libraries is left out."""
+    """Leave out a third of the libraries, in a command that only predicts, in one process."""
     global _only_predicts
     if _is_command and "pyarrow" not in sys.modules and "transformers" not in sys.modules:
         _only_predicts = True
@@ -52,7 +54,7 @@ def load_for_predicting() -> None:
 
 
 def _arrow_without_pandas() -> None:
-    """Arrow imports pandas when it first makes an array, to know a Series: here it is told that there is none."""
+    """Make Arrow skip pandas. Arrow imports it for its first array, to recognise a Series."""
     if "pandas" in sys.modules:
         return
     import pyarrow
@@ -60,7 +62,7 @@ def _arrow_without_pandas() -> None:
     finder = _NoPandas()
     sys.meta_path.insert(0, finder)
     try:
-        pyarrow.array([""])  # it asks once
+        pyarrow.array([""])  # the only time that Arrow tries to import pandas
     finally:
         sys.meta_path.remove(finder)
 
@@ -72,14 +74,15 @@ class _NoPandas:
 
 
 def freeze_garbage_collector() -> None:
-    """It is never looked at again; what is made from here on is. Nothing happens in somebody else's process."""
+    """Exclude everything loaded so far from garbage collection, then restore the usual thresholds. Only commands do
+    this."""
     if _is_command:
         gc.freeze()
         gc.set_threshold(*USUAL)
 
 
 def transformers_library() -> Any:
-    """transformers, which asks while it is imported what distribution every package on the machine is of."""
+    """Import transformers, with a faster `packages_distributions` while it is imported."""
     if _is_command and "transformers" not in sys.modules:
         from importlib import metadata
 
@@ -90,7 +93,7 @@ def transformers_library() -> Any:
 
 @contextmanager
 def skip_unused_imports() -> Iterator[None]:
-    """Parts of transformers that are imported in here do without libraries that no classifier needs."""
+    """Import parts of transformers in this context without the libraries that a classifier does not use."""
     if not _is_command:
         yield
         return
@@ -104,9 +107,8 @@ def skip_unused_imports() -> Iterator[None]:
 
 @contextmanager
 def _without_compiler() -> Iterator[None]:
-    """transformers takes one class of torch's compiler for masks and marks functions for it, and a model that is made
-    asks it to stay out of the drawing of weights: with that all of the compiler would be imported. Stand-ins are there
-    meanwhile."""
+    """Replace torch's compiler by stand-ins, so that it is not imported. transformers uses one of its classes for
+    masks and marks functions for it, and the initialization of weights marks others."""
     if not _only_predicts or COMPILER in sys.modules:
         yield
         return
@@ -125,7 +127,7 @@ def _without_compiler() -> Iterator[None]:
 
 
 class _StandIn(ModuleType):
-    """A module with a few names, which gives way to the one that it stands for as soon as another is asked for."""
+    """A module with a few names. It is replaced by the real module as soon as any other name is used."""
 
     def __init__(self, name: str, names: dict[str, Any], *, is_package: bool = False) -> None:
         super().__init__(name)
@@ -167,10 +169,10 @@ def _no() -> bool:
 
 
 def packages_distributions() -> dict[str, list[str]]:
-    """What Python's own function of that name finds, six to twenty times as fast, and a few names more.
+    """Do the work of `importlib.metadata.packages_distributions` six to twenty times as fast, with a few names more.
 
-    Python's parses all of every distribution's metadata for its name, and makes a path of each installed file. In some
-    versions it passes over packages that have no .py file.
+    Python's version parses all metadata of each distribution for its name, and makes a path of each installed file.
+    Some versions leave out packages without a .py file.
     """
     from importlib import metadata
 
@@ -191,7 +193,8 @@ def _name(distribution: Any) -> str:
 
 
 def _packages(distribution: Any) -> set[str]:
-    """The names that it can be imported by: as it declares them, or else by where its files lie."""
+    """Return the names by which a distribution can be imported: the declared ones, or those found in its list of
+    files."""
     from inspect import getmodulename
 
     if declared := (distribution.read_text("top_level.txt") or "").split():

@@ -1,4 +1,4 @@
-"""Reads this process's place among those of a launcher (torchrun, accelerate, `--processes`) from the environment."""
+"""Reads the rank of this process and the number of processes from the environment variables of a launcher."""
 
 from __future__ import annotations
 

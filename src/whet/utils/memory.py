@@ -1,4 +1,4 @@
-"""Running out of memory, under the names that has, and how much was used."""
+"""Recognises out-of-memory errors and measures peak memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORDS = (
 
 
 def is_memory_error(error: BaseException) -> bool:
-    """Whether this is the device or the host running out of memory, under any of the names that has."""
+    """Return whether this is an out-of-memory error of the device or the host, in any of its forms."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if isinstance(error, OSError):
@@ -28,7 +28,7 @@ def is_memory_error(error: BaseException) -> bool:
 
 
 def no_room_for_one_row(error: BaseException) -> EnvironmentFault:
-    """The end of halving."""
+    """The error if a single row does not fit."""
     return EnvironmentFault(
         f"One row at a time does not fit into memory: {str(error).splitlines()[0][:200]}.",
         "Try a shorter --max-length or a smaller --model.",
@@ -36,7 +36,7 @@ def no_room_for_one_row(error: BaseException) -> EnvironmentFault:
 
 
 def no_room_together(error: BaseException, rows: int) -> EnvironmentFault:
-    """Where one process cannot take fewer rows without the others."""
+    """The error if the processes of a sharded model cannot halve a batch on their own."""
     return EnvironmentFault(
         f"{rows} rows at a time do not fit into memory: {str(error).splitlines()[0][:200]}.",
         f"With --shard rows are not halved by themselves: try --batch-size {max(1, rows // 2)} --accumulate 2.",
@@ -44,7 +44,7 @@ def no_room_together(error: BaseException, rows: int) -> EnvironmentFault:
 
 
 def no_room_to_evaluate_together(half: int) -> EnvironmentFault:
-    """The same for an evaluation, half of whose batch might fit."""
+    """The error for an evaluation batch of a sharded model; half of its rows may fit."""
     return EnvironmentFault(
         "An evaluation batch does not fit into memory.",
         f"With --shard rows are not halved by themselves: try --eval-batch-size {half}.",
@@ -52,10 +52,9 @@ def no_room_to_evaluate_together(half: int) -> EnvironmentFault:
 
 
 def free_cached_memory(device: torch.device) -> None:
-    """What is free but still held, before something smaller is tried.
+    """Return unused memory to the system, before a smaller batch is tried.
 
-    On the CPU freed memory stays with the allocator, where nobody but itself can have it: oneDNN needs fresh pages for
-    its code.
+    On the CPU freed memory stays with the allocator. oneDNN needs fresh pages for its code and cannot use it.
     """
     import ctypes
     import sys
@@ -67,7 +66,7 @@ def free_cached_memory(device: torch.device) -> None:
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """Peak memory of this process: on the GPU where it computes there, else of the host."""
+    """Peak memory of this process: the GPU's if it computes there, else the host's."""
     import resource
     import sys
 

@@ -36,7 +36,7 @@ _SAFETENSORS_NAMES = {
 
 
 class TensorFile(Mapping[str, Tensor]):
-    """The tensors of a safetensors file, each read when it is asked for: they are never all in memory."""
+    """The tensors of a safetensors file. Each is read on access, so they are never all in memory."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -46,7 +46,8 @@ class TensorFile(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._names:
             raise KeyError(name)
-        # Opened for each: the pages of one mapping would stay in memory until all of its tensors are gone.
+        # The file is opened for each tensor: the pages of a shared mapping would stay in memory until all tensors are
+        # freed.
         with safe_open(self._path, "pt") as file:
             return cast(Tensor, file.get_tensor(name))
 
@@ -61,14 +62,14 @@ class TensorFile(Mapping[str, Tensor]):
 
 
 def safetensors_pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Iterator[Any]:
-    """The bytes of a safetensors file, piece by piece: nothing is held twice, and no step of it holds up a thread.
+    """Yield the bytes of a safetensors file piece by piece, without a second copy and without blocking other threads.
 
-    The library has the whole file in the host's memory before it writes, and keeps all Python threads waiting
-    meanwhile. Tensors of one type come out as the same bytes; of several types of one width, in another order.
+    The library itself copies the whole file into host memory before it writes, and blocks all Python threads
+    meanwhile. For tensors of one type the bytes are the same. Types of equal width come in another order.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     place = 0
-    # Wide types first, so that every tensor starts where its type may; names next, so that the bytes repeat.
+    # Wide types come first, so that every tensor is aligned; then names, so that the bytes are reproducible.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     for name in names:
         tensor = tensors[name]
@@ -91,17 +92,18 @@ def safetensors_pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str
 def save_tensors(
     tensors: Mapping[str, Tensor], filename: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
 ) -> str | None:
-    """What `safetensors.torch.save_file` writes, with no more than a piece of it in the host's memory; its SHA-256.
+    """Write the same file as `safetensors.torch.save_file`, with one piece in host memory; return its SHA-256.
 
-    The tensors may be mapped from a file of this very name: that one stays as it is until the new one is complete.
+    The tensors may be mapped from a file of the same name, which stays as it is until the new one is complete.
     """
     if any(tensor.dtype not in _SAFETENSORS_NAMES for tensor in tensors.values()):
         save_file(dict(tensors), filename, dict(metadata) if metadata else None)
         return None
     for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
-        torch.cuda.current_stream(device).synchronize()  # they are read beside it, and may still be written on it
+        # read on a side stream; the main stream may still be writing them
+        torch.cuda.current_stream(device).synchronize()
     scratch = Path(f"{os.fspath(filename)}.tmp")
-    scratch.unlink(missing_ok=True)  # by a process that was killed
+    scratch.unlink(missing_ok=True)  # left by a killed process
     try:
         written = write_file(scratch, safetensors_pieces(tensors, metadata))
         os.replace(scratch, filename)
@@ -111,7 +113,7 @@ def save_tensors(
 
 
 def _bytes_of(flat: Tensor, staging: dict[str, Any]) -> Iterator[Any]:
-    """From a GPU part by part through one pinned buffer, and not into memory that is new each time."""
+    """Copy a tensor from the GPU in parts through one pinned buffer."""
     if not flat.is_cuda:
         yield flat.numpy().data
         return
@@ -119,7 +121,7 @@ def _bytes_of(flat: Tensor, staging: dict[str, Any]) -> Iterator[Any]:
         staging["buffer"] = torch.empty(STAGED_AT_ONCE, dtype=torch.uint8, pin_memory=True)
         staging["stream"] = torch.cuda.Stream(flat.device)  # type: ignore[no-untyped-call]
     for part in torch.split(flat, STAGED_AT_ONCE):
-        with torch.cuda.stream(staging["stream"]):  # beside training's own stream, not in its queue
+        with torch.cuda.stream(staging["stream"]):  # a side stream, so that the copy does not wait for training
             staging["buffer"][: len(part)].copy_(part, non_blocking=True)
         staging["stream"].synchronize()
         yield staging["buffer"][: len(part)].numpy().data

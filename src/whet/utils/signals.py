@@ -1,7 +1,7 @@
-"""Signals and deadlines: noticed at once, acted on where it is safe.
+"""Handles signals and deadlines: noticed at once, acted on where it is safe.
 
-While there is something to lose, a handler only remembers; the loop asks between steps and batches. While there is
-nothing to lose (data is being read, a model is being fetched) a signal leaves where it arrives, like Ctrl-C anywhere.
+While work could be lost, a handler only records the signal, and the loop checks between steps and batches. Before
+that (reading data, loading a model) a signal raises where it arrives, like Ctrl-C.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ STOPPED_ELSEWHERE = (
     "Interrupted: another process of this run was told to stop.",
     "Run the same command again to go on.",
 )
-# A launcher passes on what the terminal has sent to all of its processes already: that is one signal, not two.
+# A launcher forwards signals that the terminal has already sent to all of its processes: both count as one.
 ECHO_SECONDS = 5.0
 RESEND_SECONDS = 0.05
 _early: list[int] = []
 
 
 class SignalArrived(KeyboardInterrupt):
-    """A signal that leaves where it arrived.
+    """Raised where a signal arrived.
 
-    Never a plain KeyboardInterrupt: where that passes through an `exec` (every dataclass has one), `python -m whet`
-    ends by SIGINT, whatever was caught and whatever code it leaves with.
+    This is not a plain KeyboardInterrupt: if that passes through an `exec` (every dataclass has one), `python -m
+    whet` ends by SIGINT even if the exception was caught.
     """
 
     def __init__(self, number: int, forget: Callable[[], None]) -> None:
-        """`forget` makes the handler wait for its first signal again."""
+        """`forget` makes the handler treat the next signal as the first one."""
         super().__init__(signal.Signals(number).name)
         self.number, self.forget = number, forget
 
@@ -49,7 +49,8 @@ _waiting: list[int] = []
 
 
 def resend_lost_signal(otherwise: Hook) -> Hook:
-    """For `sys.unraisablehook`: Python drops what is raised where an object is taken away, as imports often do."""
+    """Return a hook for `sys.unraisablehook`. Python discards exceptions raised in `__del__`; a lost signal is sent
+    again."""
 
     def hear(lost: Any) -> None:
         if isinstance(lost.exc_value, SignalArrived):
@@ -62,8 +63,8 @@ def resend_lost_signal(otherwise: Hook) -> Hook:
 
 
 def defer_during_torch_import(number: int, frame: FrameType | None) -> bool:
-    """Whether a handler must not raise here, because torch is being imported: its C++ ends the process by an abort
-    where that happens. The signal comes again in a moment; another one meanwhile is a second one."""
+    """Return whether a handler must not raise, because torch is being imported: its C++ code would abort the process.
+    The signal is sent again shortly. A further signal ends the process."""
     if not _imports_torch(frame):
         return False
     if not _waiting:
@@ -83,7 +84,7 @@ def _imports_torch(frame: FrameType | None) -> bool:
 
 
 def _send_again(number: int) -> None:
-    """A moment later, by another thread: here it would be dropped."""
+    """Send the signal again a moment later, from another thread; sent here it would be lost."""
 
     def send() -> None:
         _waiting.clear()
@@ -96,13 +97,13 @@ def _send_again(number: int) -> None:
 
 
 def remember(number: int) -> None:
-    """A signal that came before there was a run to stop. One of several processes first meets the others, and then
-    tells them: if it left without a word, they would wait for it."""
+    """A signal that arrived before the run started. A rank with several processes joins the others first and then
+    reports it: if it left silently, they would wait for it."""
     _early.append(number)
 
 
 class Interrupts:
-    """Within this context SIGINT and SIGTERM are remembered; `check` raises. A second signal leaves at once."""
+    """Records SIGINT and SIGTERM in this context; `check` raises. A second signal ends the process at once."""
 
     def __init__(self, max_minutes: float | None = None) -> None:
         self._deadline = None if max_minutes is None else time.monotonic() + max_minutes * 60
@@ -116,7 +117,7 @@ class Interrupts:
     def __enter__(self) -> Interrupts:
         if _early:
             self._received, self._when = _early[0], time.monotonic()
-        # Handlers can only be set by the main thread; elsewhere (a notebook's worker) there is only the deadline.
+        # Only the main thread can set handlers; in another one (a notebook's worker) only the deadline works.
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 self._before[number] = signal.signal(number, self._receive)
@@ -132,12 +133,12 @@ class Interrupts:
         if self._before:
             sys.unraisablehook = self._hook
         if isinstance(error, KeyboardInterrupt) and self._received is not None:
-            # It arrived between leaving `at_once` and the line that ends it.
+            # The signal arrived between leaving `at_once` and the end of its block.
             self.check()
 
     @property
     def pending(self) -> str:
-        """Why to stop, in words; empty while there is no reason."""
+        """The reason to stop, in words; empty if there is none."""
         if self._received is not None:
             return f"{signal.Signals(self._received).name} was received"
         if self._past_deadline():
@@ -146,7 +147,7 @@ class Interrupts:
 
     @property
     def reason(self) -> str:
-        """`interrupted` or `deadline`, as the run's End record says it."""
+        """`interrupted` or `deadline`, as in the run's End record."""
         return "interrupted" if self._received is not None or not self._past_deadline() else "deadline"
 
     def check(self) -> None:
@@ -155,20 +156,20 @@ class Interrupts:
             raise Interrupted(f"Interrupted: {reason}.", "Run the same command again to go on.") from None
 
     def check_on_all_ranks(self, any_rank: Callable[[bool], bool]) -> None:
-        """Agreed here by all processes, at the same step: a handler of one of them could not do that."""
+        """Raise on all ranks at the same step if any of them has a reason to stop."""
         if any_rank(bool(self.pending)):
             self.check()
             raise Interrupted(*STOPPED_ELSEWHERE)
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Inside there is nothing to save: a signal leaves where it arrives."""
+        """Context in which no work can be lost: a signal raises where it arrives."""
         self.check()
         try:
             self._at_once = True
             yield
         except BaseException:
-            # Libraries wrap what a signal raised in errors of their own: the signal is the reason.
+            # Libraries may wrap the exception in their own: the signal is the real reason.
             if self._received is not None:
                 self.check()
             raise

@@ -1,8 +1,8 @@
-"""Text that is not ours, made fit to be shown.
+"""Makes text from outside safe to print.
 
 Labels, texts, file names, column names, error messages of libraries and records of a copied run may hold characters
-that steer a terminal, reorder a line or show nothing at all. `neutral` replaces exactly those, one by one, with
-U+FFFD. It keeps what people write: emoji and their joiners, accents, Arabic, Hebrew, Thai, Indic scripts, Chinese.
+that control a terminal, reorder a line or are invisible. `neutral` replaces exactly those, one by one, with U+FFFD.
+It keeps ordinary writing: emoji and their joiners, accents, Arabic, Hebrew, Thai, Indic scripts, Chinese.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from unicodedata import bidirectional, category
 Echo = Callable[[str], None]
 """Shows one line to the user."""
 SHOWN_CHARACTERS = 300
-"""The longest text that is kept or shown of a row."""
+"""The longest part of a text that is stored or shown for one row."""
 REPLACED = "\ufffd"
 ISOLATE, END_OF_ISOLATE = "\u2068", "\u2069"
 
-# Everything that may have to be replaced; most texts have none of it and are done after one search.
+# All characters that may have to be replaced. Most texts hold none, and one search is enough.
 _SUSPECT = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # C0, DEL and C1: ESC, BEL, CR, CSI, OSC
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
     "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff"
-    "\ud800-\udfff"  # surrogates: what no encoding can write
+    "\ud800-\udfff"  # surrogates, which no encoding can write
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 # The flags of England, Scotland, Wales: a black flag, letters as tags, the end tag.
 _FLAG = "\U0001f3f4[\U000e0061-\U000e007a\U000e0030-\U000e0039]{3,6}\U000e007f"
-# An isolate that is closed on its line and has nothing in it that reorders cannot reach beyond itself.
+# An isolate that is closed on its line, without reordering characters inside, cannot affect the rest of the line.
 _CLOSED = f"{ISOLATE}[^{ISOLATE}{END_OF_ISOLATE}\u2066\u2067\u202a-\u202e\n\r\u2028\u2029]*{END_OF_ISOLATE}"
 _WHOLE = re.compile(f"{_FLAG}|{_CLOSED}")
 
@@ -47,19 +47,20 @@ _RIGHT_TO_LEFT = frozenset({"R", "AL"})
 
 
 def neutral(text: str) -> str:
-    """One line: no character steers a terminal, breaks the line, reorders it or hides. The length stays the same."""
+    """Make one safe line: no character controls a terminal, breaks the line, reorders it or is invisible. The length
+    stays."""
     if text.isascii() and text.isprintable():
         return text
     return _neutral(text, "")
 
 
 def neutral_lines(text: str) -> str:
-    """The same for text of several lines: line feeds and tabs stay."""
+    """Make text of several lines safe; line feeds and tabs stay."""
     return _neutral(text, "\n\t") if _SUSPECT.search(text) else text
 
 
 def neutral_values(value: Any) -> Any:
-    """The same for every text in lists and dictionaries, keys included."""
+    """Make every text in lists and dictionaries safe, keys included."""
     if isinstance(value, str):
         return neutral_lines(value)
     if isinstance(value, dict):
@@ -70,7 +71,7 @@ def neutral_values(value: Any) -> Any:
 
 
 def isolated(text: str) -> str:
-    """One neutral line that does not pull the numbers beside it into its own direction, as Arabic would."""
+    """Make one safe line that does not reorder the numbers next to it, as Arabic text would."""
     shown = neutral(text)
     return f"{ISOLATE}{shown}{END_OF_ISOLATE}" if _is_right_to_left(shown) and ISOLATE not in shown else shown
 
@@ -81,12 +82,12 @@ def shorten(text: str, most: int = SHOWN_CHARACTERS) -> str:
 
 
 def json_text(value: Any, **options: Any) -> str:
-    """JSON for programs, on a terminal as well: nothing is replaced; what would steer it is written as `\\u001b`."""
+    """JSON for programs, also on a terminal: nothing is replaced, and control characters are written as `\u001b`."""
     return _SUSPECT.sub(_escaped, json.dumps(value, ensure_ascii=False, **options))
 
 
 def markdown_escaped(text: str) -> str:
-    """Text that Markdown shows as it is: no markup, no HTML, no mention of anyone, one line."""
+    """Escape text so that Markdown shows it unchanged: no markup, no HTML, no mentions, one line."""
     one_line = neutral(" ".join(text.split()))
     entities = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;", "#": "&#35;", "|": "&#124;"}
     return "".join(entities.get(char) or (f"\\{char}" if char in "\\`*_[]()~$!{}" else char) for char in one_line)
@@ -116,12 +117,12 @@ def _neutral(text: str, kept: str) -> str:
 
 
 def _belongs(char: str, before: str, after: str) -> bool:
-    """Whether a character without a shape of its own changes the shape of its neighbours, as in real words."""
-    if char == "\u200d":  # joins emoji, and letters in Indic and Arabic scripts, at the end of a word too
+    """Return whether an invisible character changes the shape of its neighbours, as in real words."""
+    if char == "\u200d":  # joins emoji and letters of Indic and Arabic scripts, also at the end of a word
         return _is_joining(before) or (_is_pictorial(before) and _is_pictorial(after))
-    if char == "\u200c":  # keeps two letters of one word from joining
+    if char == "\u200c":  # keeps two letters of a word from joining
         return _is_joining(before) and _is_joining(after)
-    if char == "\u200b":  # where a line may break in scripts without spaces
+    if char == "\u200b":  # a possible line break in scripts without spaces
         return _is_unspaced(before) and _is_unspaced(after)
     if "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef":
         return _has_variants(before) or (bool(_KEYCAP.fullmatch(before)) and after == "\u20e3")
@@ -143,7 +144,7 @@ def _is_unspaced(char: str) -> bool:
 
 
 def _has_variants(char: str) -> bool:
-    """Whether the character may be drawn in several ways: symbols and emoji, Chinese and other letters, not Latin."""
+    """Return whether the character has variants: symbols, emoji, Chinese and other letters, but not Latin."""
     if not char or char.isspace():
         return False
     kind = category(char)
@@ -158,7 +159,7 @@ def _is_right_to_left(text: str) -> bool:
 
 def _escaped(match: re.Match[str]) -> str:
     code = ord(match.group())
-    if match.group() == "\n":  # between values; inside of them it is written out already
+    if match.group() == "\n":  # a line feed between values; inside a value it is already escaped
         return "\n"
     if code < 0x10000:
         return f"\\u{code:04x}"

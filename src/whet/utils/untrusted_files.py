@@ -1,4 +1,4 @@
-"""Files that somebody else may have made: read within limits, and never written through a link."""
+"""Reads files from untrusted sources within limits, and never writes through a link."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 MAX_TEXT = 256_000_000
-"""The largest description (JSON) that is read at once. Real ones have kilobytes; a sparse file can claim any size."""
+"""The largest JSON text that is read at once. Real ones have kilobytes; a sparse file can claim any size."""
 MAX_LINE = 64_000_000
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-"""A file name that leads nowhere else."""
+"""A file name without any path."""
 
 
 def read_text(path: Path, most: int = MAX_TEXT) -> str:
-    """The text of a file; ValueError where it is larger than that or no UTF-8."""
+    """Return the text of a file; ValueError if it is larger than `most` bytes or not UTF-8."""
     size = path.stat().st_size
     if size > most:
         raise ValueError(f"it has {size:,} bytes, and at most {most:,} are read")
@@ -25,7 +25,7 @@ def read_text(path: Path, most: int = MAX_TEXT) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """JSON; ValueError for everything that is none, nested too deeply included."""
+    """Parse JSON; ValueError for anything invalid, including too deep nesting."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -33,7 +33,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def whole_lines(path: Path, most: int = MAX_LINE) -> Iterator[bytes]:
-    """Lines that have an end; one that is cut off at the end of the file is left out. ValueError for one too long."""
+    """Yield complete lines; an unfinished last line is left out. ValueError for a line that is too long."""
     with open(path, "rb") as file:
         while line := file.readline(most + 1):
             if line.endswith(b"\n"):
@@ -43,10 +43,10 @@ def whole_lines(path: Path, most: int = MAX_LINE) -> Iterator[bytes]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all; a link in its place is replaced, and what it leads to is left alone."""
+    """Write a file by an atomic rename. A link of that name is replaced, and its target is left alone."""
     scratch = path.with_name(f".{path.name}.tmp")
     scratch.unlink(missing_ok=True)
-    # A link that comes to this place in between is refused: the file must be a new one.
+    # O_EXCL refuses a link that was created in the meantime.
     handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         with open(handle, "wb") as file:

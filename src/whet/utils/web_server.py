@@ -1,6 +1,6 @@
-"""A web application on a thread of its own: what the live page and `whet serve` share.
+"""Serves a web application on a background thread: shared by the live page and `whet serve`.
 
-uvicorn is imported when a server starts, so that importing this module stays cheap.
+uvicorn is imported when a server starts, so that importing this module is cheap.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-"""Sent with every answer: a page may load nothing from elsewhere, and no other site may embed it."""
+"""Headers of every response: the page may load nothing from elsewhere, and no other site may embed it."""
 START_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Server:
-    """An application that is being served."""
+    """A running server."""
 
     url: str
     port: int
     _stop: Callable[[], None] = field(repr=False)
 
     def stop(self) -> None:
-        """Close it and wait until it is gone."""
+        """Stop the server and wait for its thread."""
         self._stop()
 
     @property
     def ssh_line(self) -> str:
-        """How to see the page from another machine."""
+        """The ssh command that shows the page on another machine."""
         return f"ssh -L {self.port}:{LOOPBACK}:{self.port} {socket.gethostname()}"
 
 
 def listen(port: int, host: str = LOOPBACK) -> socket.socket:
-    """A socket that accepts connections there; port 0 takes a free one."""
+    """Return a socket that accepts connections; port 0 takes a free one."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError):
@@ -85,9 +85,9 @@ def run_in_background(
     grace_seconds: float,
     **settings: Any,
 ) -> Server:
-    """Serve an application from a thread. `make_app` is given the port, `leaving` is called before it is closed.
+    """Serve an application from a thread. `make_app` gets the port; `leaving` is called before the server stops.
 
-    Requests that are being answered when it is stopped have `grace_seconds` to end.
+    Requests that are still being answered then have `grace_seconds` to end.
     """
     try:
         import uvicorn
