@@ -1,5 +1,5 @@
 """Finds, checks, loads and saves pretrained models.
 
-`pretrained.load_model` is the entry point; `safety` refuses what a model folder must not contain.
-Imports the base modules and `utils`.
+`pretrained.load_model` is the entry point; `safety` refuses model folders with unsafe contents.
+Imports the base modules, `utils` and `data`.
 """

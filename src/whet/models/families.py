@@ -1,4 +1,4 @@
-"""Where each family of BERT-like encoders keeps its weights and its numbers."""
+"""The names of weights and settings in each family of BERT-like encoders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LayerNames:
-    """Modules of one layer, relative to it."""
+    """Names of a layer's modules, relative to the layer."""
 
     query: str
     key: str
@@ -43,7 +43,7 @@ DISTILBERT_LAYER = LayerNames(
 
 @dataclass(frozen=True)
 class Family:
-    """How to read a model's shape off its configuration."""
+    """How to read a model's sizes from its configuration."""
 
     layers: str
     """The list of layers, relative to the base model."""

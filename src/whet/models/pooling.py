@@ -1,8 +1,9 @@
 """Mean pooling: the head reads the mean of all tokens, in a model that every library can load.
 
-A model of the BERT family has no such setting, so one more layer of its own kind is appended. Its queries are zero:
-every token attends to all tokens alike, and the first one, which the head reads, becomes their normalised mean. The
-saved folder is an ordinary one with a layer more. ModernBERT and others of its kind have a setting, which is set.
+The BERT family has no such setting, so an extra layer of the same kind is appended. Its queries are zero, so every
+token attends to all tokens equally, and the first token, which the head reads, becomes their normalised mean. The
+saved folder is an ordinary model with one more layer. ModernBERT and similar models have a setting for it, which is
+used.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ if TYPE_CHECKING:
 Pooling = Literal["first", "mean"]
 
 MEAN_WEIGHT = 30.0
-"""How often the mean counts beside the first token's own state in the appended layer."""
+"""Weight of the mean relative to the first token's own state in the appended layer."""
 POOLER_SCALE = 0.3
-"""A pooler that was made for the first token starts anew: so small that its tanh is almost a straight line."""
+"""Scale of a new pooler: so small that tanh is almost linear. The released pooler was trained for the first token."""
 MARK = "mean_pooling_layer"
-"""In the configuration of a model whose last layer was appended; other libraries pass over it."""
+"""Marks a model with an appended layer in its configuration; other libraries ignore it."""
 
 
 def released_pooling(folder_or_name: str, model_config: Any, revision: str | None = None) -> Pooling:
-    """What the released model says: sentence-transformers' `1_Pooling/config.json`, or its own configuration."""
+    """Return the pooling of the released model: sentence-transformers' `1_Pooling/config.json`, or its own
+    configuration."""
     own = getattr(model_config, "classifier_pooling", None)
     if own is not None or has_mean_layer(model_config):
         return "first" if own == "cls" else "mean"
@@ -53,7 +55,7 @@ def _pooling_file(folder_or_name: str, revision: str | None) -> dict[str, Any]:
 
 
 def why_no_mean(model_config: Any) -> str:
-    """Empty where this model can read the mean of its tokens, else the reason in words."""
+    """Return why this model cannot use mean pooling; empty if it can."""
     if hasattr(model_config, "classifier_pooling") or model_config.model_type in FAMILIES:
         return ""
     return f"no layer is known that gives a {model_config.model_type} model the mean of its tokens"
@@ -64,7 +66,7 @@ def has_mean_layer(model_config: Any) -> bool:
 
 
 def set_pooling(model: Any, pooling: str) -> None:
-    """Make the head read the mean of all tokens, or the first one; `auto` leaves the model as it was released."""
+    """Make the head read the mean of all tokens, or the first one; `auto` keeps the model as released."""
     config = model.config
     if pooling == "auto":
         return
@@ -83,9 +85,9 @@ def set_pooling(model: Any, pooling: str) -> None:
 
 
 def append_mean_layer(model: Any) -> None:
-    """One more layer of the model's own kind, whose first token is the normalised mean of all tokens.
+    """Append a layer of the model's kind whose first token is the normalised mean of all tokens.
 
-    Its keys and its feed-forward are drawn from torch's global generator, like a new head.
+    Its keys and its feed-forward weights are drawn from torch's global generator, like a new head.
     """
     import torch
 
@@ -101,7 +103,7 @@ def append_mean_layer(model: Any) -> None:
         width = layer.get_submodule(names.value).weight.shape[0]
         layer.get_submodule(names.value).weight.copy_(torch.eye(width) * MEAN_WEIGHT)
         layer.get_submodule(names.out).weight.copy_(torch.eye(width))
-        # Not zero: else neither queries nor the feed-forward would ever have a gradient.
+        # Not zero, or neither the queries nor the feed-forward would ever have a gradient.
         for name in (names.key, names.up):
             layer.get_submodule(name).weight.normal_(std=getattr(config, "initializer_range", 0.02))
         pooler = getattr(model.base_model, "pooler", None)

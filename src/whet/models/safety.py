@@ -1,6 +1,6 @@
-"""What a model folder may not be: checked before a library opens anything in it.
+"""Checks a model folder before a library opens anything in it.
 
-No pickle is read and no code of the folder runs, unless the user asks for it by name (`--trust-remote-code`).
+No pickle is read and no code of the folder runs, unless the user allows it (`--trust-remote-code`).
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ INDEX = "model.safetensors.index.json"
 MAX_LAYERS = 1000
 MAX_LABELS = 100_000
 MAX_FREE = 65_536
-"""A size up to this in a configuration is harmless; a larger one must stand in the weights too."""
+"""Sizes up to this are harmless in a configuration; larger ones must match the weights."""
 MAX_POSITIONS = 1_048_576
 MAX_TEXT = 512_000_000
 MAX_HEADER = 100_000_000
 MAX_PATTERN = 20_000
-# A settings file can ask for attention code that is fetched from a hub: its name then has a slash.
+# A configuration can name attention code on a hub; such a name has a slash.
 _FETCHED_CODE = ("attn_implementation", "_attn_implementation", "_attn_implementation_internal", "use_kernels")
 _LAYER_COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "encoder_layers")
 _UNBOUNDED = re.compile(r"[*+](?!\+)|\{\d*,\}")
 
 
 def refuse_unsafe_folder(folder: Path, trust: bool = False) -> None:
-    """Raise ArtifactError for a folder that is no model, has no safe weights, or brings code."""
+    """Raise ArtifactError if the folder is no model, has no safe weights, or contains code."""
     config = read_json(
         folder / "config.json", required=f"{str(folder)!r} is not a model folder: it has no config.json."
     )
@@ -52,7 +52,7 @@ def refuse_unsafe_folder(folder: Path, trust: bool = False) -> None:
 
 
 def _refuse_large_sizes(folder: Path, config: dict[str, Any]) -> None:
-    """A configuration of some bytes can ask for any amount of memory; its weights cannot."""
+    """Refuse sizes that the weights do not have: a few bytes of configuration can request any amount of memory."""
     path = str(folder / "config.json")
     if isinstance(config.get("num_labels"), int) and config["num_labels"] > MAX_LABELS:
         raise ArtifactError(f"{path!r} asks for {config['num_labels']} labels.")
@@ -72,7 +72,7 @@ def _refuse_large_sizes(folder: Path, config: dict[str, Any]) -> None:
 
 
 def _shapes(folder: Path) -> list[list[int]]:
-    """The shapes that the weights' headers declare; none where they cannot be read, which their reader then says."""
+    """Return the shapes in the weights' headers; none if they cannot be read, which the reader reports later."""
     found: list[list[int]] = []
     for file in sorted(folder.glob("*.safetensors")):
         try:
@@ -89,7 +89,7 @@ def _shapes(folder: Path) -> list[list[int]]:
 
 
 def _refuse_slow_tokenizer(folder: Path) -> None:
-    """A pattern that repeats a repetition, such as (a+)+, takes time without end on some texts."""
+    """Refuse patterns with nested repetitions, such as (a+)+, which take endless time on some texts."""
     for value in _patterns(read_json(folder / "tokenizer.json")):
         if len(value) > MAX_PATTERN or repeats_a_repetition(value):
             raise ArtifactError(
@@ -99,7 +99,7 @@ def _refuse_slow_tokenizer(folder: Path) -> None:
 
 
 def _patterns(tokenizer: dict[str, Any]) -> Iterator[str]:
-    """The regular expressions of a tokenizer; they stand in its parts, not in its vocabulary."""
+    """Yield the regular expressions of a tokenizer, which are outside of its vocabulary."""
     waiting: list[Any] = [tokenizer.get(part) for part in ("normalizer", "pre_tokenizer", "decoder")]
     while waiting:
         value = waiting.pop()
@@ -112,7 +112,7 @@ def _patterns(tokenizer: dict[str, Any]) -> Iterator[str]:
 
 
 def repeats_a_repetition(pattern: str) -> bool:
-    """Whether a group that holds an unbounded repetition is itself repeated without bound."""
+    """Return whether an unbounded repetition stands inside another one."""
     plain = re.sub(r"\\[pPx]\{[^}]*\}|\\.", "x", pattern, flags=re.DOTALL)
     plain = re.sub(r"\[\^?\]?[^\]]*\]", "x", plain)
     holds: list[bool] = [False]
@@ -145,13 +145,13 @@ def _refuse_unsafe_weights(folder: Path) -> None:
 
 
 def refuse_missing_tokenizer(folder: Path) -> None:
-    """A library may make up an empty tokenizer where there is none."""
+    """Refuse a folder without a tokenizer: a library may create an empty one."""
     if not any(found for pattern in VOCABULARIES for found in folder.glob(pattern)):
         raise ArtifactError(f"{str(folder)!r} has no tokenizer.", "Save it there: tokenizer.save_pretrained(folder).")
 
 
 def refuse_other_tokenizer(name: str, tokenizer: Any, config: Any) -> None:
-    """A token that the embedding has no row for."""
+    """Refuse a tokenizer with tokens that the embedding has no row for."""
     largest = max(tokenizer.get_vocab().values(), default=-1)
     if largest < 0:
         raise ArtifactError(f"The tokenizer of {name!r} is empty.", "Save it again from its source.")
@@ -170,7 +170,7 @@ def own_code(name: str) -> ArtifactError:
 
 
 def read_json(path: Path, required: str = "") -> dict[str, Any]:
-    """An object from a file; an empty one where there is no file, unless it is required."""
+    """Return an object from a JSON file; an empty one if the file is missing and not required."""
     if not path.is_file():
         if required:
             raise ArtifactError(required)
