@@ -1,8 +1,8 @@
-"""Simpler answers beside the trained model: TF-IDF and frozen features with logistic regression, on the same rows.
+"""Baselines of a trained model: TF-IDF and frozen features with logistic regression, on the same rows.
 
-They are made once training is over, from the same training rows as the model, in seconds: long data is sampled. The
-frozen features come from the pretrained weights, loaded again, so a resumed run makes the same ones. A baseline that
-cannot be made is left out and named; the run goes on without it.
+They are computed after training from the same training rows, within seconds, because large data is sampled. The
+frozen features come from the pretrained weights, which are loaded again, so a resumed run computes the same. A
+baseline that fails is left out and named; the run continues.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Array = np.ndarray[Any, Any]
 FILE = "baselines.json"
 FROZEN, TFIDF = "frozen", "TF-IDF"
 EVALUATED_ROWS = 4_000
-"""Rows of a split that the baselines answer: their scores are then known to a point and a half."""
+"""Rows of a split that the baselines are evaluated on, which gives their scores to about 1.5 points."""
 SHARE_OF_TRAINING = 0.05
-"""What the frozen features may cost, as a share of what the training costs."""
+"""Largest cost of the frozen features, as a share of the training's cost."""
 MIN_TOKENS, MAX_TOKENS = 60_000, 400_000
-"""Tokens that the pretrained encoder reads for them, whatever the training costs."""
+"""Lower and upper bound for the tokens that the pretrained encoder reads."""
 
 
 def write_baselines(
@@ -42,9 +42,9 @@ def write_baselines(
     check_interrupt: Callable[[], None],
     held_out: Pooled | None = None,
 ) -> list[Baselines]:
-    """baselines.json and the records of the labelled splits among the model's `logits`.
+    """Write baselines.json; yield the records of the labelled splits in `logits`.
 
-    Training rows that folds `held_out` stand for the validation rows: the baselines are trained fold by fold, too.
+    With folds, the rows `held_out` replace the validation rows, and the baselines are trained fold by fold too.
     """
     answered = [
         _Answered(split, split, np.arange(len(values)), values)
@@ -86,7 +86,7 @@ def _record(step: int, split: str, out_of_fold: bool, standing: Standing, left_o
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of one split that a baseline is trained on or answers."""
+    """Rows of one split that a baseline is trained or evaluated on."""
 
     split: str
     rows: Array
@@ -97,23 +97,23 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Answered:
-    """Rows that the model has answered."""
+    """Rows with the model's predictions."""
 
     name: str
-    """The split whose score this is."""
+    """The split that the score belongs to."""
     split: str
-    """The split that the rows are in: out of folds, the training rows."""
+    """The split that contains the rows: with folds, the training rows."""
     rows: Array
     logits: Array
 
     def only(self, rows: Array) -> _Answered:
-        """Those of these rows that are among them."""
+        """Return those of the given rows that have predictions."""
         kept = np.isin(self.rows, rows)
         return _Answered(self.name, self.split, self.rows[kept], self.logits[kept])
 
 
 class _Made:
-    """The baselines of one run, split by split."""
+    """Computes the baselines of one run, split by split."""
 
     def __init__(
         self, job: Job, answered: list[_Answered], check_interrupt: Callable[[], None], held_out: Pooled | None = None
@@ -135,14 +135,14 @@ class _Made:
         self.asked = [each.only(self._sampled(each.split, budget / 2 / len(answered))) for each in answered]
         read = sum(len(each.rows) * self._length(each.split) for each in self.asked)
         most = int(max(budget / 2, budget - read) / self._length("train"))
-        # A smaller sample is a part of a larger one: every row that is asked for is among these.
+        # A smaller sample is part of a larger one, so these include every requested row.
         self.train = _Rows("train", sample_rows(len(labels), MAX_ROWS))
         self.frozen_train = _Rows("train", sample_rows(len(labels), min(most, MAX_ROWS)))
         self._features: Array | None = None
         self._encoder: Any = None
 
     def standings(self) -> Iterator[tuple[str, Standing]]:
-        """Each split with the model and its baselines on it."""
+        """Return for each split the standings of the model and its baselines."""
         from whet.metrics.baselines import compare_baselines
 
         for asked in self.asked:
@@ -166,7 +166,7 @@ class _Made:
             yield asked.name, standing
 
     def _tried(self, name: str, make: Callable[[_Answered], Array], asked: _Answered) -> Array | None:
-        """Logits of the rows that are asked for; a baseline is never worth a run."""
+        """Return a baseline's logits of these rows; an error is reported and does not end the run."""
         try:
             self.check_interrupt()
             return make(asked)
@@ -228,14 +228,14 @@ class _Made:
         return self._out_of_fold(fit, self.frozen_train, asked)
 
     def _out_of_fold(self, fit: Callable[[Array, Array], Array], train: _Rows, asked: _Answered) -> Array:
-        """What each fold's row is given by a training on the others."""
+        """Return the predictions for each fold's rows from a training on the other folds."""
         from whet.metrics.linear_models import out_of_fold
 
         assert self.folds is not None
         return out_of_fold(fit, self.folds[train.rows])[np.searchsorted(train.rows, asked.rows)]
 
     def _read(self, chosen: _Rows) -> Array:
-        """What the pretrained encoder makes of these rows."""
+        """Return the pretrained encoder's features of these rows."""
         from whet.engine.embeddings import embed_texts, mean_token_features
         from whet.metrics.linear_models import pair_features
 
@@ -258,7 +258,7 @@ class _Made:
         return pair_features(both[: len(texts)], both[len(texts) :])
 
     def _pretrained(self) -> Any:
-        """The model as it was before training: what trained is no longer that."""
+        """Load the pretrained model again: the trained one has other weights."""
         if self._encoder is None:
             from whet.models.pretrained import load_model
 
@@ -267,10 +267,10 @@ class _Made:
             self._encoder = loaded.model.to(self.job.hardware.device)
         return self._encoder
 
-    # How much is read --------------------------------------------------------------------------------
+    # Sampling -----------------------------------------------------------------------------------------
 
     def _tokens_to_read(self) -> float:
-        """A training step costs about three forward passes over its rows."""
+        """Return how many tokens to read. A training step costs about three forward passes."""
         trained = self.job.plan.total_steps * self.job.feed.order.batch_size * self._length("train")
         return float(np.clip(3 * SHARE_OF_TRAINING * trained, MIN_TOKENS, MAX_TOKENS))
 

@@ -1,8 +1,9 @@
-"""Checkpoints that are complete or absent, and are loaded only if a manifest proves them.
+"""Checkpoints that are complete or absent, and that a manifest verifies before use.
 
-Protocol: write into a temporary folder, fsync each file, write the SHA-256 manifest last, fsync the folder, rename,
-fsync the parent. Tensors are safetensors, the rest is JSON; there is no pickle anywhere. Old checkpoints go only
-after the new one is in place. Which one is newest is told by its step, never by the time of a file.
+Protocol: write into a temporary folder, fsync each file, write the SHA-256 manifest last, fsync the folder, rename
+it, fsync the parent. Tensors are safetensors, everything else is JSON; there is no pickle. Old checkpoints are
+deleted only after the new one is in place. The newest checkpoint is the one with the highest step; file times do not
+count.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ REPLACED = ".replaced-"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is needed to go on: tensors by group (`model`, `optimizer`, …) and plain values."""
+    """The state to resume from: tensors by group (`model`, `optimizer`, …) and plain values."""
 
     step: int
     tensors: Mapping[str, Mapping[str, Tensor]]
@@ -49,7 +50,7 @@ class Checkpoint:
 
 @dataclass
 class CheckpointFolder:
-    """The checkpoints of one run. Saving happens in the background; `wait` ends it."""
+    """The checkpoints of one run. They are saved in the background; `wait` waits for the last save."""
 
     path: Path
     keep: int = 2
@@ -64,10 +65,10 @@ class CheckpointFolder:
         before: Callable[[], None] = lambda: None,
         done: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start writing; the caller may train on at once, because the tensors were copied.
+        """Start writing. The caller may train on at once, because the tensors were copied.
 
-        `before` is called by the writing thread before the checkpoint gets its name: for what must be on disk first.
-        `done` is called by the thread that calls `save`, `poll` or `wait`, once the checkpoint is whole.
+        The writing thread calls `before` just before the checkpoint gets its name, for data that must be on disk
+        first. The thread that calls `save`, `poll` or `wait` calls `done` once the checkpoint is complete.
         """
         self.wait()
         copies = copy_tensors(checkpoint.tensors)
@@ -76,12 +77,12 @@ class CheckpointFolder:
         self._saving = run_in_background("whet-save", self._write, *arguments)
 
     def poll(self) -> None:
-        """If the last save is over, say so or raise what went wrong with it; never waits."""
+        """If the last save has ended, call its `done` or raise its error; never waits."""
         if self._saving is not None and self._saving.done():
             self.wait()
 
     def wait(self) -> None:
-        """Until the last save is complete; raises what went wrong with it."""
+        """Wait until the last save is complete; raises its error."""
         if self._saving is None:
             return
         wait_for([self._saving])
@@ -92,7 +93,7 @@ class CheckpointFolder:
             done()
 
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint folder, newest last; whether it is whole is another question."""
+        """Return the steps with a checkpoint folder, newest last. They may be damaged."""
         if not self.path.is_dir():
             return []
         numbers = (entry.name.removeprefix(PREFIX) for entry in self.path.iterdir() if entry.name.startswith(PREFIX))
@@ -103,23 +104,23 @@ class CheckpointFolder:
         return self.path / f"{PREFIX}{step:06d}"
 
     def load(self, step: int) -> Checkpoint:
-        """The checkpoint of this step, if its manifest proves it."""
+        """Return the checkpoint of this step, verified by its manifest."""
         with self.reading(step) as checkpoint:
             return checkpoint
 
     @contextlib.contextmanager
     def reading(self, step: int, *, weights_only: bool = False) -> Iterator[Checkpoint]:
-        """As `reading` of its folder."""
+        """Like the module's `reading`, for a step."""
         with reading(self.folder(step), weights_only=weights_only) as checkpoint:
             if checkpoint.step != step:
                 raise ArtifactError(f"{str(self.folder(step))!r} holds step {checkpoint.step}: somebody renamed it.")
             yield checkpoint
 
     def load_newest(self, recorded: Iterable[int] = ()) -> tuple[Checkpoint | None, list[str]]:
-        """The newest checkpoint that is whole, and a line for each that was passed over.
+        """Return the newest complete checkpoint, and a line for each one that was skipped.
 
-        The best step's checkpoint is needed at the end: one that relies on a damaged best one is passed over too.
-        `recorded` are the steps whose saves were completed: a newer one that is gone is named as well.
+        The best step's checkpoint is needed at the end, so a checkpoint that relies on a damaged best one is skipped
+        too. `recorded` are the steps of completed saves: a newer one that is missing is reported as well.
         """
         if self.path.is_symlink():
             return None, [f"{str(self.path)!r} is a link, which a run folder never holds."]
@@ -145,12 +146,12 @@ class CheckpointFolder:
         try:
             return _best_step(json.loads((self.folder(step) / STATE).read_bytes())["values"])
         except (OSError, ValueError, KeyError, TypeError):
-            return -1  # damaged meanwhile: nothing can be told, and nothing will be loaded from it
+            return -1  # damaged since: its best step is unknown, and it will not be loaded
 
     def set_aside_after(self, step: int) -> None:
-        """Newer ones that were passed over lose their names: training comes to those steps again.
+        """Rename skipped checkpoints newer than this step: training will reach their steps again.
 
-        Should one of them become loadable later, the records between would be missing.
+        If one of them became readable later, the records in between would be missing.
         """
         for newer in self.steps():
             if newer > step:
@@ -177,7 +178,7 @@ class CheckpointFolder:
             ) from None
 
     def _prune(self, best_step: int) -> None:
-        """Keep the last ones, and the best of each of them: falling back to one of those needs its own best."""
+        """Keep the last checkpoints and the best step's of each, which a fallback would need."""
         last = self.steps()[-self.keep :]
         kept = {*last, best_step, *(self._relies_on(step) for step in last)}
         for step in self.steps():
@@ -192,13 +193,13 @@ def _best_step(values: Mapping[str, Any]) -> int:
 
 
 def write(checkpoint: Checkpoint, target: Path, before: Callable[[], None] = lambda: None) -> None:
-    """The protocol, from first byte to last fsync."""
+    """Write a checkpoint by the protocol."""
     parent = target.parent
     parent.mkdir(parents=True, exist_ok=True)
     if parent.is_symlink():
         raise ArtifactError(f"{str(parent)!r} is a link, which a run folder never holds.")
     recover_replaced(parent)
-    for left in parent.glob(f"{TEMPORARY}*"):  # by a process that was killed
+    for left in parent.glob(f"{TEMPORARY}*"):  # left by a killed process
         shutil.rmtree(left, ignore_errors=True)
     scratch = parent / f"{TEMPORARY}{target.name}"
     scratch.mkdir()
@@ -211,7 +212,7 @@ def write(checkpoint: Checkpoint, target: Path, before: Callable[[], None] = lam
         before()
         _put_in_place(scratch, target)
     except Exception:
-        shutil.rmtree(scratch, ignore_errors=True)  # on a full disk, what it takes is needed
+        shutil.rmtree(scratch, ignore_errors=True)  # on a full disk the space is needed
         raise
 
 
@@ -223,7 +224,8 @@ def _contents(checkpoint: Checkpoint) -> Iterator[tuple[str, Iterator[Any]]]:
 
 
 def _put_in_place(scratch: Path, target: Path) -> None:
-    """One rename. An older save of the same step steps aside first, and goes once the new one is there."""
+    """Rename the checkpoint to its final name. An older save of the same step is moved aside first and deleted
+    afterwards."""
     aside = target.with_name(REPLACED + target.name)
     if target.exists():
         os.rename(target, aside)
@@ -233,7 +235,7 @@ def _put_in_place(scratch: Path, target: Path) -> None:
 
 
 def recover_replaced(parent: Path) -> None:
-    """A process that died between the two renames left the older save of a step without its name: give it back."""
+    """Restore an older save that a process moved aside before it died."""
     for aside in parent.glob(f"{REPLACED}*"):
         target = aside.with_name(aside.name.removeprefix(REPLACED))
         if target.exists():
@@ -243,7 +245,7 @@ def recover_replaced(parent: Path) -> None:
 
 
 def manifest_bytes(step: int, sums: Mapping[str, Any]) -> bytes:
-    """The manifest carries its own checksum, so a change to any byte of it shows."""
+    """The manifest contains its own checksum, so that any changed byte is noticed."""
     content = {"format": FORMAT, "step": step, "files": sums}
     return _canonical({**content, "sha256": hashlib.sha256(_canonical(content)).hexdigest()})
 
@@ -253,16 +255,16 @@ def _canonical(content: Mapping[str, Any]) -> bytes:
 
 
 def load(folder: Path, *, weights_only: bool = False) -> Checkpoint:
-    """A checkpoint that its manifest proves, byte for byte; anything else is an ArtifactError."""
+    """Return a checkpoint that matches its manifest byte for byte; otherwise raise ArtifactError."""
     with reading(folder, weights_only=weights_only) as checkpoint:
         return checkpoint
 
 
 @contextlib.contextmanager
 def reading(folder: Path, *, weights_only: bool = False) -> Iterator[Checkpoint]:
-    """A checkpoint, or as much of it as predicting needs, to be read while other threads compare it with its manifest.
+    """Yield a checkpoint (or the part needed to predict) while other threads verify it.
 
-    What was read counts only once this is left, which raises ArtifactError where the manifest does not prove it.
+    The data is valid only after the `with` block ends without ArtifactError.
     """
     with BackgroundTasks("whet-prove") as beside:
         with _told_as_artifact(folder):
@@ -281,7 +283,7 @@ def reading(folder: Path, *, weights_only: bool = False) -> Iterator[Checkpoint]
                 found = Checkpoint(int(state["step"]), tensors, state["values"])
             yield found
         finally:
-            # Damage is the reason of whatever else has come of it.
+            # If the checkpoint is damaged, that is the cause of any other error here.
             with _told_as_artifact(folder):
                 for proof in proofs:
                     proof.result()
@@ -289,7 +291,7 @@ def reading(folder: Path, *, weights_only: bool = False) -> Iterator[Checkpoint]
 
 @contextlib.contextmanager
 def _told_as_artifact(folder: Path) -> Iterator[None]:
-    """What damaged files raise, in words."""
+    """Turn errors about damaged files into ArtifactError."""
     try:
         yield
     except WhetError:
@@ -317,7 +319,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _present(folder: Path, name: str, entry: Mapping[str, Any]) -> Path:
-    """A file of the size that the manifest says: only such a one is opened."""
+    """Return the path of a file whose size matches the manifest; only such a file is opened."""
     path = folder / name
     if not PLAIN_NAME.fullmatch(name):
         raise ArtifactError(f"The manifest of {str(folder)!r} names {name!r}, which is not a file of a checkpoint.")
@@ -337,7 +339,7 @@ def _prove(path: Path, entry: Mapping[str, Any]) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Take a checkpoint away: first its name, so that a half-removed one is never found."""
+    """Delete a checkpoint. It is renamed first, so that a partly deleted one is never found."""
     doomed = folder.with_name(f"{TEMPORARY}gone-{folder.name}")
     shutil.rmtree(doomed, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):

@@ -1,10 +1,9 @@
-"""Chooses the weights that are shipped: one step of a run, or the running mean of its last steps.
+"""Chooses the weights that a run ships: those of one step, or the running mean of its last steps.
 
-A small evaluation split gives many steps almost the same score, and the highest of them is the luckiest as often as
-the best. So the `steady` rule asks first whether these rows can tell two scores apart: whether they differ by more
-than the standard error of one. Of scores that they cannot tell apart it takes the lower loss, and of all candidates
-the averaged weights, unless those are clearly worse. Everything here is a function of records, so a resumed run
-chooses as an uninterrupted one does.
+On a small evaluation split many steps have almost the same score, and the highest is as often the luckiest as the
+best. So the `steady` rule first checks whether two scores differ by more than the standard error of one. If they do
+not, the lower loss wins, and the averaged weights win over all unless they are clearly worse. Everything here is a
+function of records, so a resumed run chooses like an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from whet.records import AVERAGED, CHOICE, Evaluation, Finding, Record
 
 @dataclass(frozen=True)
 class Rule:
-    """What decides between two evaluations on the same rows."""
+    """Compares two evaluations on the same rows."""
 
     metric: str
     higher_is_better: bool = True
     min_improvement: float = 0.0
     steady: bool = False
-    """Whether scores must differ by more than their standard error; else the highest score is the best."""
+    """Whether scores must differ by more than their standard error; if not, the highest score is the best."""
 
     def score(self, record: Evaluation) -> float | None:
-        """The deciding number of an evaluation; None where it has no such metric."""
+        """Return the deciding number of an evaluation; None if it lacks the metric."""
         return record.metrics.get(self.metric, record.loss if self.metric == "loss" else None)
 
     def replaces(self, new: Evaluation, best: Evaluation | None) -> bool:
-        """Whether a later evaluation takes the place of the best one before it."""
+        """Return whether a later evaluation replaces the best one so far."""
         if best is None:
             return self.score(new) is not None
         gain, margin = self.gain(new, best), self.margin(new, best)
@@ -39,7 +38,7 @@ class Rule:
         return gain > margin or (gain >= -margin and new.loss <= best.loss)
 
     def keeps_average(self, averaged: Evaluation, best: Evaluation | None) -> bool:
-        """Whether the averaged weights are shipped instead of the best step's."""
+        """Return whether to ship the averaged weights instead of the best step's."""
         if best is None:
             return True
         gain, margin = self.gain(averaged, best), self.margin(averaged, best)
@@ -48,14 +47,14 @@ class Rule:
         return gain >= -margin if self.steady else gain > margin
 
     def gain(self, new: Evaluation, best: Evaluation) -> float | None:
-        """By how much the score of the first is better; None where one has no score."""
+        """Return the first score's advantage; None if a score is missing."""
         after, before = self.score(new), self.score(best)
         if after is None or before is None:
             return None
         return after - before if self.higher_is_better else before - after
 
     def margin(self, new: Evaluation, best: Evaluation) -> float:
-        """What these rows must see between two scores to tell them apart."""
+        """Return the smallest difference of two scores that these rows can show."""
         if not self.steady:
             return self.min_improvement
         return max(self.min_improvement, new.error or 0.0, best.error or 0.0)
@@ -63,20 +62,20 @@ class Rule:
 
 @dataclass(frozen=True)
 class Choice:
-    """What is shipped, and the sentence that says why."""
+    """The shipped weights, and a sentence with the reason."""
 
     step: int
     averaged: bool
     sentence: str
 
     def finding(self, step: int) -> Finding:
-        """The record of it, in a run that ended at this step."""
+        """Return the record of the choice, for a run that ended at this step."""
         details = {"step": self.step, "averaged": self.averaged}
         return Finding(step=step, about=CHOICE, sentence=self.sentence, details=details)
 
 
 def best_of(records: Iterable[Record], rule: Rule) -> Evaluation | None:
-    """The evaluation that the rule is left with after all of these, in their order."""
+    """Return the best evaluation by the rule, applied in order."""
     best: Evaluation | None = None
     for record in records:
         if isinstance(record, Evaluation) and record.split == "validation" and rule.replaces(record, best):
@@ -85,9 +84,9 @@ def best_of(records: Iterable[Record], rule: Rule) -> Evaluation | None:
 
 
 def choose(records: Iterable[Record], rule: Rule, last_step: int) -> Choice:
-    """From the evaluations of a run that has ended, the averaged weights' among them, what it ships.
+    """Choose from the evaluations of a finished run, including the averaged weights'.
 
-    The best step is the last one that was marked as best: the only one whose checkpoint is sure to be there.
+    The best step is the last one marked as best: the only one whose checkpoint certainly exists.
     """
     best = averaged = None
     for record in records:
@@ -104,7 +103,7 @@ def choose(records: Iterable[Record], rule: Rule, last_step: int) -> Choice:
 
 
 def _reason(rule: Rule, averaged: Evaluation, best: Evaluation, kept: bool) -> str:
-    """What was shipped, why, and both scores."""
+    """Describe the choice, its reason and both scores."""
     gain, step, rows = rule.gain(averaged, best) or 0.0, f"step {best.step}", f"{best.rows:,} rows"
     scores = f"{rule.metric} {rule.score(averaged):.4f} and {rule.score(best):.4f}"
     if kept:

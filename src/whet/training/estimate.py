@@ -1,4 +1,4 @@
-"""What a run will take, said before it starts: measured on one real batch, not guessed."""
+"""Estimates time, memory and disk of a run before it starts, from one real batch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BYTES_PER_PARAMETER = 12  # float32 weights and two moments
 LONG_SECONDS = 600.0
 COURSE_EPOCHS = 3.0
 BYTES_OF_AVERAGE = 4
-FORWARD_SHARE = 1 / 3  # of a training step: the backward pass costs about twice the forward pass
+FORWARD_SHARE = 1 / 3  # share of a training step: the backward pass costs about twice as much as the forward pass
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Estimate:
     checkpoints: int
     disk_mb: float
     slow: str = ""
-    """Why it takes longer than it must, if it does."""
+    """The reason if the run is slower than necessary; empty otherwise."""
     shorter: str = ""
-    """How to make it shorter, where it takes long."""
+    """How to shorten the run, if it is long."""
 
     def sentence(self) -> str:
         saves = f"{self.checkpoints} checkpoint{'' if self.checkpoints == 1 else 's'}"
@@ -49,9 +49,9 @@ class Estimate:
 
 
 def estimate(job: Job, trainings: Sequence[Job] = ()) -> Estimate:
-    """Time one batch forward and backward, twice; the second counts. The weights are not touched.
+    """Time forward and backward of one batch twice and return the second. The weights do not change.
 
-    `trainings` are all of the run, where it consists of several with this model.
+    `trainings` lists all trainings of the run, if there are several.
     """
     row_seconds, jobs = _seconds_per_row(job), trainings or [job]
     seconds = sum(_seconds_of(each, row_seconds) for each in jobs) / job.ranks.world
@@ -59,7 +59,7 @@ def estimate(job: Job, trainings: Sequence[Job] = ()) -> Estimate:
     checkpoint_mb = parameter_count(job.network.model) * bytes_each / 2**20
     saves = [sum(each.plan.save(step) for step in range(1, each.plan.total_steps + 1)) for each in jobs]
     seeds = job.prepared.config.train.seeds
-    # The last, the best of each of them, and one being written; the best of each seed stays to the end.
+    # The last checkpoints, the best of each, and one being written; the best of each seed stays to the end.
     kept = min(max(saves), 2 * job.prepared.config.run.keep + 1) + (seeds - 1)
     memory = peak_memory_mb(job.hardware.device) + checkpoint_mb
     return Estimate(
@@ -74,7 +74,7 @@ def estimate(job: Job, trainings: Sequence[Job] = ()) -> Estimate:
 
 
 def _seconds_of(job: Job, row_seconds: float) -> float:
-    """What one training of this plan takes."""
+    """Return the time of one training of this plan."""
     steps, config = job.plan.total_steps, job.prepared.config
     evaluations = sum(job.plan.evaluate(step) for step in range(1, steps + 1))
     measured = min(config.evaluate.probe_rows, len(job.feed.tokens)) + len(job.prepared.tokens.get("validation", ()))
@@ -84,7 +84,7 @@ def _seconds_of(job: Job, row_seconds: float) -> float:
 
 
 def _shorter(job: Job, seconds: float, row_seconds: float) -> str:
-    """How a long run is made shorter, each way with what it would take."""
+    """Describe ways to shorten a long run, each with its estimated time."""
     train, ways = job.prepared.config.train, []
     alone = _seconds_of(job, row_seconds) / job.ranks.world
     if job.prepared.config.data.folds:
@@ -98,7 +98,7 @@ def _shorter(job: Job, seconds: float, row_seconds: float) -> str:
 
 
 def require_disk(path: Path, needed: Estimate) -> None:
-    """Stop before training when the disk cannot hold what will be written; what a part of the run left makes room."""
+    """Raise before training if the disk cannot hold the run's files; files of a partly finished run count as room."""
     existing = next(parent for parent in (path, *path.resolve().parents) if parent.exists())
     free = shutil.disk_usage(existing).free / 2**20
     left = chain(*((path / name).rglob("*") for name in ("checkpoints", "parts", UNFINISHED_MODEL)))
@@ -112,7 +112,8 @@ def require_disk(path: Path, needed: Estimate) -> None:
 
 
 def _seconds_per_row(job: Job) -> float:
-    """Smaller micro-batches where one does not fit, but only here: training itself finds out, and says so."""
+    """Return the time per row. Micro-batches are halved here if memory runs out; training repeats that and reports
+    it."""
     stepper, whole = job.stepper, job.stepper.micro_rows
     rows = job.feed.rows(job.feed.order.batch(0, 0))[:whole]
     job.network.model.train()
@@ -129,7 +130,7 @@ def _seconds_per_row(job: Job) -> float:
                     raise no_room_for_one_row(error) from None
                 rows = rows[: len(rows) // 2]
             stepper.zero()
-            stepper.micro_rows = len(rows)  # a step is made for so many: fewer alone would be filled up to them
+            stepper.micro_rows = len(rows)  # steps are compiled for this many rows: fewer would be padded to it
             free_cached_memory(job.hardware.device)
     finally:
         stepper.micro_rows = whole

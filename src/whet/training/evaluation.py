@@ -1,4 +1,4 @@
-"""An evaluation of a job: validation rows and the training probe, in evaluation mode, as one record."""
+"""Evaluates a job: validation rows and the training probe, in evaluation mode, as one record."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOCKSTEP_ROWS = 32
-"""Rows a batch where a model is split: processes that cut by tokens would make different numbers of passes."""
+"""Rows per batch of a sharded model: batches by tokens could give the processes different numbers of passes."""
 
 
 class Evaluator:
-    """Called by the loop with the state; also evaluates other splits once training is over."""
+    """Called by the loop with the state; also evaluates other splits after training."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Evaluator:
         self.batch_rows = config.evaluate.eval_batch_size
         self.probe = probe_rows(len(job.feed.tokens), config.evaluate.probe_rows, config.train.seed)
         self._validation: dict[int, Array] = {}
-        """Logits by step: of the last evaluation, and of the best one before it."""
+        """Logits by step: of the last evaluation and of the best one before it."""
 
     def __call__(self, state: State) -> Evaluation:
         started = time.monotonic()
@@ -58,19 +58,19 @@ class Evaluator:
         assert labels is not None
         probe_loss = self.job.loss.mean(logits, labels[self.probe]) if len(self.probe) else None
         record = _replaced(record, probe_loss=probe_loss, seconds=round(time.monotonic() - started, 3))
-        # What decides about the best step must be one number, also where processors differ in the last bit.
+        # The best step must be decided by one number, even if processors differ in the last bit.
         return self.job.ranks.broadcast_object(record)  # type: ignore[no-any-return]
 
     def validation_logits(self, step: int) -> Array:
-        """Those of this step, whose weights the model has: as they were evaluated, or else computed."""
+        """Return the validation logits of this step, whose weights the model has: stored ones, or computed."""
         found = self._validation.get(step)
-        # One of them may have let go of its own; what is computed is computed together.
+        # A rank may have dropped its stored logits, so all ranks compute together.
         if self.job.ranks.any_rank(found is None) or found is None:
             return self.logits("validation")
         return found
 
     def averaged(self, state: State) -> tuple[Evaluation, Array]:
-        """The record and the logits of the averaged weights on the validation rows; the model is left as it was."""
+        """Return the record and the validation logits of the averaged weights; the model keeps its weights."""
         started = time.monotonic()
         with self.job.stepper.averaged():
             record, logits = self.measure("validation", state)
@@ -78,7 +78,7 @@ class Evaluator:
         return self.job.ranks.broadcast_object(record), logits
 
     def measure(self, split: str, state: State) -> tuple[Evaluation, Array]:
-        """The record of one split, and its logits in input order."""
+        """Return the record of one split and its logits in input order."""
         logits, labels = self.logits(split), self.job.prepared.labels(split)
         assert labels is not None
         _refuse_not_finite(logits, split, state.step)
@@ -87,7 +87,7 @@ class Evaluator:
         return evaluation_record(self.job, logits, labels, split, rows, state.step, epoch), logits
 
     def logits(self, split: str, rows: Array | None = None) -> Array:
-        """Logits in input order; where there are several processes, each computes its share of the rows."""
+        """Return logits in input order; with several processes each computes its share of the rows."""
         tokens, ranks = self.job.prepared.tokens[split], self.job.ranks
         if not self.job.stepper.lockstep:
             return compute_logits_on_all_ranks(ranks, tokens, rows, lambda own: self._compute(tokens, own))
@@ -112,18 +112,18 @@ class Evaluator:
         )
 
     def _take_fewer(self, rows: int) -> None:
-        """Memory ran out: the rest of the run evaluates at most so many rows at a time."""
+        """After running out of memory: the rest of the run evaluates at most `rows` rows at a time."""
         if self.job.stepper.lockstep:
             raise no_room_to_evaluate_together(rows)
         self.batch_rows = rows
-        self._validation = {}  # in other batches the last bits may be others, and a resumed run has only these
+        self._validation = {}  # other batches may change the last bits, and a resumed run has only these
         self.on_smaller_batch(rows)
 
 
 def evaluation_record(
     job: Job, logits: Array, labels: Array, split: str, rows: SplitRows, step: int, epoch: float
 ) -> Evaluation:
-    """Loss and scores of these rows, and those that the model contradicts most."""
+    """Return loss and scores of these rows, and the rows with the most wrong predictions."""
     task = job.prepared.examples.task
     record = Evaluation(
         step=step,
@@ -147,7 +147,7 @@ def evaluation_record(
 
 
 def _worst(rows: SplitRows, names: Sequence[str], likely: Array, labels: Array, answers: Array) -> list[dict[str, Any]]:
-    """The most wrong rows with their text, so that a page can show them without the data set."""
+    """Return the most wrong rows with their text, so that a page can show them without the data."""
     found: list[dict[str, Any]] = []
     for index, own in most_wrong(likely, labels):
         example = rows.row(index)
@@ -172,14 +172,14 @@ def compute_logits_on_all_ranks(
     *,
     lockstep: bool = False,
 ) -> Array:
-    """Logits in input order; where there are several processes, each computes its share of the rows.
+    """Return logits in input order; each process computes its share of the rows.
 
-    In lockstep every process makes as many passes: one that has a row less computes another for nothing.
+    In lockstep all processes make the same number of passes: one with a row less repeats a row.
     """
     if ranks.world == 1:
         return compute(rows)
     chosen = np.arange(len(tokens), dtype=np.int64) if rows is None else rows
-    # By length in turn, so that no process gets all the long ones.
+    # Dealt out by length, so that no process gets all the long rows.
     order = np.argsort(-tokens.lengths[chosen], kind="stable")
     own = order[ranks.rank :: ranks.world]
     most = -(-len(order) // ranks.world) if lockstep else len(own)
@@ -189,7 +189,7 @@ def compute_logits_on_all_ranks(
 
 
 def run_on_all_ranks(ranks: DistributedContext, compute: Callable[[], T]) -> T:
-    """This process's part of what all compute; where one of them was told to stop, all stop here."""
+    """Run this rank's part. If one rank was told to stop, all stop here."""
     stopped: Interrupted | None = None
     try:
         part = compute()
@@ -201,7 +201,7 @@ def run_on_all_ranks(ranks: DistributedContext, compute: Callable[[], T]) -> T:
 
 
 def _refuse_not_finite(logits: Array, split: str, step: int) -> None:
-    """A class would be read off such numbers as off any others, and the scores would be quietly wrong."""
+    """Raise if logits are not finite: they would still give a class, and wrong scores without any sign."""
     bad = np.flatnonzero(~np.isfinite(logits).all(axis=1))
     if not len(bad):
         return
@@ -223,7 +223,7 @@ WORST_ROWS = 10
 
 
 def probe_rows(rows: int, wanted: int, seed: int) -> Rows:
-    """The fixed sample of training rows that is measured beside the evaluation split."""
+    """Return the fixed sample of training rows that is evaluated with the validation split."""
     if rows <= wanted:
         return np.arange(rows, dtype=np.int64)
     chosen = np.random.Generator(np.random.Philox(key=[seed, 0x9706E])).choice(rows, wanted, replace=False)
@@ -231,13 +231,13 @@ def probe_rows(rows: int, wanted: int, seed: int) -> Rows:
 
 
 def confusion_matrix(labels: Array, predicted: Array, classes: int) -> list[list[int]]:
-    """Counts by true label (row) and predicted label (column)."""
+    """Return counts by true label (row) and predicted label (column)."""
     table = np.bincount(labels * classes + predicted, minlength=classes * classes)
     return [[int(count) for count in row] for row in table.reshape(classes, classes)]
 
 
 def most_wrong(probabilities: Array, labels: Array, most: int = WORST_ROWS) -> list[tuple[int, float]]:
-    """Rows to which the model gives their own label the least probability, and that probability."""
+    """Return the rows whose own label has the lowest probability, and that probability."""
     own = probabilities[np.arange(len(labels)), labels]
     wrong = np.flatnonzero(probabilities.argmax(axis=1) != labels)
     worst = wrong[np.argsort(own[wrong], kind="stable")][:most]

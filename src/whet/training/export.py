@@ -1,4 +1,4 @@
-"""What a run writes besides its records: who it is at the start; model, predictions and report at the end."""
+"""Writes the results of a run: model, predictions and report."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def finish(
     held_out: Pooled | None = None,
     choice: Choice | None = None,
 ) -> None:
-    """The best step's weights, and with them model and predictions, and a last look at the test rows.
+    """Load the best step's weights, evaluate the test rows, and write model, predictions and report.
 
-    The last checkpoint may still be on its way to the disk; the best one, if it is another, is there: a save begins
-    when the one before it is whole. Interrupted anywhere in here, it is all done again. What folds `held_out` stands
-    for the validation rows, and a `choice` that was made by them for one that is made here.
+    The last checkpoint may still be being written, but the best one is complete if it is another: a save starts after
+    the previous one has ended. If this is interrupted, it is repeated as a whole. With folds, `held_out` replaces the
+    validation rows, and their `choice` replaces the one made here.
     """
     with _delete_partial_model_on_error(folder, job.ranks), BackgroundTasks("whet-model") as beside:
         with ExitStack() as proven:
@@ -69,7 +69,7 @@ def finish(
                     _save_unfinished_model, folder, _copy_with_own_config(model), job.prepared.tokenizer
                 )
             record, logits = _predict_final_splits(job, evaluator, choice.step, averaged if choice.averaged else None)
-        job.ranks.barrier()  # where the weights are not proven for one process, what all computed counts for none
+        job.ranks.barrier()  # barrier: if one rank's weights fail verification, no rank uses the results
         if record is not None:
             append(record)
         if written is None:
@@ -85,7 +85,7 @@ def finish(
 
 @contextmanager
 def _delete_partial_model_on_error(folder: RunFolder, ranks: DistributedContext) -> Iterator[None]:
-    """A model that did not come to its place goes: it takes room, and its weights may not be proven."""
+    """Delete a partly written model on error: it takes room, and its weights may be unverified."""
     try:
         yield
     except BaseException:
@@ -95,7 +95,7 @@ def _delete_partial_model_on_error(folder: RunFolder, ranks: DistributedContext)
 
 
 def _copy_with_own_config(model: Any) -> Any:
-    """The same weights with a configuration that no other thread changes; a packed forward pass does so."""
+    """Return the same module with its own copy of the configuration, which a packed forward pass changes."""
     found = copy.copy(model)
     found.config = copy.deepcopy(model.config)
     return found
@@ -104,7 +104,7 @@ def _copy_with_own_config(model: Any) -> Any:
 def _choose(
     folder: RunFolder, job: Job, evaluator: Evaluator, append: Callable[[Record], None]
 ) -> tuple[Choice, Array | None]:
-    """What is shipped; the validation logits of the averaged weights, where they are a candidate."""
+    """Choose the weights to ship; also return the validation logits of the averaged weights if they are a candidate."""
     candidates: list[Evaluation] = []
     logits = None
     if job.stepper.average is not None and "validation" in job.prepared.tokens:
@@ -113,7 +113,7 @@ def _choose(
     rule, step = job.plan.rule, job.state.step
     found = choose([*folder.records(), *candidates], rule, step) if job.ranks.is_main else None
     choice: Choice = job.ranks.broadcast_object(found)
-    if job.stepper.average is not None and not candidates:  # nothing says that the last step alone is better
+    if job.stepper.average is not None and not candidates:  # no evaluation shows that the last step alone is better
         choice = Choice(step, True, "")
     for record in candidates:
         append(dataclasses.replace(record, best=choice.averaged))
@@ -124,7 +124,7 @@ def _choose(
 def _predict_final_splits(
     job: Job, evaluator: Evaluator, best: int, averaged: Array | None
 ) -> tuple[Evaluation | None, dict[str, Array]]:
-    """The record of the test rows, if they have labels, and the logits of every split that is told about."""
+    """Return the record of the test rows, if they have labels, and the logits of all final splits."""
     record, logits = None, {}
     if "validation" in job.prepared.tokens:
         logits["validation"] = evaluator.validation_logits(best) if averaged is None else averaged
@@ -137,13 +137,14 @@ def _predict_final_splits(
 
 @contextmanager
 def _disk_faults(path: Path) -> Iterator[None]:
-    """Every library has its own error for a full disk."""
+    """Turn each library's error for a full disk into EnvironmentFault."""
     from safetensors import SafetensorError
 
     try:
         yield
     except Exception as error:
-        if not isinstance(error, OSError | SafetensorError) and type(error) is not Exception:  # tokenizers has no own
+        # tokenizers has no error class of its own
+        if not isinstance(error, OSError | SafetensorError) and type(error) is not Exception:
             raise
         raise EnvironmentFault(
             f"The model could not be written to {str(path)!r}: {getattr(error, 'strerror', None) or error}.",
@@ -152,7 +153,8 @@ def _disk_faults(path: Path) -> Iterator[None]:
 
 
 def _save_unfinished_model(folder: RunFolder, model: Any, tokenizer: Any) -> dict[str, str]:
-    """All of model/ but its card, under another name; the sums of the files. The test rows are looked at meanwhile."""
+    """Save model/ without its card under a temporary name, while the test rows are evaluated; return the files'
+    SHA-256."""
     scratch = folder.unfinished_model
     shutil.rmtree(scratch, ignore_errors=True)
     sums = save_model(model, tokenizer, scratch)
@@ -164,7 +166,7 @@ def _save_unfinished_model(folder: RunFolder, model: Any, tokenizer: Any) -> dic
 def _write_temperature(
     folder: RunFolder, job: Job, logits: dict[str, Array], held_out: Pooled | None
 ) -> dict[str, str]:
-    """whet.json: what makes the model's probabilities right on validation or held-out rows. The sum of the file."""
+    """Write whet.json with the temperature fitted on validation or held-out rows; return its SHA-256."""
     kind = job.prepared.examples.task.kind
     measured: Array | None
     if held_out is not None:
@@ -183,7 +185,7 @@ def _write_temperature(
 
 
 def _put_model_in_place(folder: RunFolder, sums: dict[str, str]) -> None:
-    """model/ with its card, whole or not at all."""
+    """Add the card and rename the folder to model/."""
     scratch, target = folder.unfinished_model, folder.model
     if target.is_symlink():
         raise ArtifactError(f"{str(target)!r} is a link, which a run folder never holds.")
@@ -197,9 +199,9 @@ def _put_model_in_place(folder: RunFolder, sums: dict[str, str]) -> None:
 
 
 def write_predictions(path: Path, job: Job, logits: dict[str, Array], held_out: Pooled | None = None) -> None:
-    """Every validation and test row in input order: text, label, what was predicted and how surely.
+    """Write all validation and test rows in input order: text, label, prediction and probability.
 
-    Rows that folds held out are validation rows too; the column `fold` says which one, counted from 1.
+    Rows held out by folds count as validation rows; the column `fold` has the fold's number, from 1.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -1,7 +1,7 @@
-"""A run that measures by cross-validation, and ships a model that learnt from all rows.
+"""A run that measures by cross-validation, and ships a model trained on all rows.
 
-Each fold is trained without the rows that it holds out, and evaluated on them at the same shares of its steps as the
-final training has evaluations. Put together, these logits are one evaluation of all rows at each of those steps.
+Each fold is trained without the rows that it holds out. It is evaluated on them at the same shares of its steps at
+which the final training has evaluations. Together these logits give one evaluation of all rows per such step.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from whet.utils.text import Echo
 
 @dataclass(frozen=True)
 class Fold:
-    """One fold: its job, and the rows that it holds out."""
+    """One fold: its job and its held-out rows."""
 
     number: int
     job: Job
@@ -53,7 +53,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Pooled:
-    """Rows that folds held out, with the logits of the step that counts."""
+    """All held-out rows with the logits of the shipped step."""
 
     rows: Array
     folds: Array
@@ -61,7 +61,7 @@ class Pooled:
 
 
 class FoldedRun(RunOfParts):
-    """Trains the folds, pools what they held out, and trains the model that is shipped."""
+    """Trains the folds, pools their held-out logits, and trains the shipped model."""
 
     def __init__(
         self, folder: RunFolder, job: Job, numbers: Array, interrupts: Interrupts, echo: Echo, on_event: EventHandler
@@ -73,7 +73,7 @@ class FoldedRun(RunOfParts):
         config, total = job.prepared.config, job.plan.total_steps
         due = make_plan(config, total, job.metric, True).evaluate
         self.schedule = [step for step in range(1, total + 1) if due(step) or step == total]
-        """The steps of the final training that pooled evaluations stand for."""
+        """The steps of the final training that the pooled evaluations belong to."""
         self.folds = [self._fold(number) for number in range(self.count)]
         job.plan = replace(job.plan, save=_or_last(save_seldom(job), total))
         self._logits: dict[int, dict[int, Array]] = {}
@@ -84,7 +84,7 @@ class FoldedRun(RunOfParts):
         return [*(fold.job for fold in self.folds), self.job]
 
     def run(self, *, resuming: bool, changed: str = "") -> None:
-        """`changed` says in words what differs from the settings that the run was begun with."""
+        """`changed` lists the settings that differ from those that the run was started with."""
         from whet.training.metadata import describe_run
 
         initial = InitialState.of(self.job)
@@ -114,7 +114,7 @@ class FoldedRun(RunOfParts):
     # Folds
 
     def _fold(self, number: int) -> Fold:
-        """A job of its own for the rows of the other folds, with the same model."""
+        """Return a job for the rows of the other folds, with the same model."""
         held_out = np.flatnonzero(self.numbers == number)
         prepared = self.job.prepared
         config = prepared.config
@@ -137,12 +137,12 @@ class FoldedRun(RunOfParts):
             save=save_seldom(job),
             save_best=False,
             save_last=False,
-            metric="",  # no step is the best of one fold: all folds are compared together
+            metric="",  # a fold has no best step of its own: all folds are compared together
         )
         return Fold(number, job, held_out)
 
     def _own_steps(self, job: Job) -> list[int]:
-        """The steps of a fold that lie where the schedule's lie in the final training."""
+        """Return the fold's steps at the same shares of its training as the schedule's in the final one."""
         share = job.plan.total_steps / self.job.plan.total_steps
         return [max(1, round(step * share)) for step in self.schedule]
 
@@ -172,7 +172,7 @@ class FoldedRun(RunOfParts):
             self._pool()
 
     def _left_by(self, fold: Fold) -> dict[int, Array] | None:
-        """What a fold that is done has left; None if it must be trained."""
+        """Return the logits of a finished fold; None if it must be trained."""
         part, record = self._part(fold), self._done("fold", fold.number + 1)
         if record is None:
             return None
@@ -189,7 +189,7 @@ class FoldedRun(RunOfParts):
         return part_folder(self.folder, "fold", fold.number + 1)
 
     def _complete(self, fold: Fold, told: PartOfRun) -> dict[int, Array]:
-        """Record a fold as done; only then its checkpoints may go."""
+        """Record a fold as done; only after that its checkpoints may be deleted."""
         part = self._part(fold)
         sha256 = sum_of(held_out_file(part))
         last = next(record for record in reversed(evaluations_of(part)) if record.split == "validation")
@@ -208,7 +208,7 @@ class FoldedRun(RunOfParts):
     # Pooling
 
     def _pool(self) -> None:
-        """One evaluation a step of the schedule, of all rows that were held out so far."""
+        """Yield one evaluation per step of the schedule, of all rows held out so far."""
         known = [fold for fold in self.folds if fold.number in self._logits]
         own_steps = {fold.number: self._own_steps(fold.job) for fold in known}
         for index, step in enumerate(self.schedule):
@@ -220,19 +220,20 @@ class FoldedRun(RunOfParts):
                 self._pool_average(record)
 
     def _pool_average(self, last: Evaluation) -> None:
-        """The evaluation of every fold's averaged weights, and whether they are better to ship than the last step's."""
+        """Return the pooled evaluation of the folds' averaged weights, and whether to ship them instead of the last
+        step's."""
         at = {fold.number: OF_AVERAGE for fold in self.folds}
         record = self._pooled_record(last.step, self._pooled(at), self._parts_of(at))
         kept = self.job.plan.rule.keeps_average(record, last)
         self._append(replace(record, split=AVERAGED, best=kept))
 
     def _choice(self) -> Choice:
-        """The last step's weights or the averaged ones: what the folds have measured of both decides."""
+        """Choose between the last step's and the averaged weights by the folds' evaluations of both."""
         pooled = [record for record in self.folder.records() if isinstance(record, Evaluation) and record.out_of_fold]
         return choose(pooled, self.job.plan.rule, self.schedule[-1])
 
     def _pooled(self, at: dict[int, int]) -> Pooled:
-        """Rows in the order of the source, each with the logits of its own fold."""
+        """Return the rows in source order, each with the logits of its own fold."""
         rows = np.concatenate([self.folds[number].held_out for number in at])
         logits = np.concatenate([self._logits[number][step] for number, step in at.items()])
         order = np.argsort(rows)
@@ -261,7 +262,7 @@ class FoldedRun(RunOfParts):
         assert labels is not None
         return labels[self.measured]
 
-    # The model that is shipped
+    # The shipped model
 
     def _ship(self, initial: InitialState, begun: bool, changed: str) -> None:
         """Train on all rows; the score is that of the folds."""
@@ -297,7 +298,7 @@ class FoldedRun(RunOfParts):
 
 
 class FinalRecorder(Recorder):
-    """Records the training on all rows in the run's own folder, and what the folds measured as its score."""
+    """Records the training on all rows in the run's folder, with the folds' result as its score."""
 
     about: Part
     pooled: Pooled | None
@@ -306,7 +307,7 @@ class FinalRecorder(Recorder):
     seconds_before: float
 
     def _introduce(self, *, known: bool) -> None:
-        """The run was introduced before its folds."""
+        """Nothing to write: the start record came before the folds."""
 
     def _finish(self) -> None:
         from whet.training.export import finish

@@ -1,7 +1,7 @@
-"""The training loop: a generator that yields what happened; the caller saves, logs and draws.
+"""The training loop: a generator of events; the caller saves, logs and draws.
 
-The loop can be entered at any step: what is due at a step (evaluate, save, stop) is asked at the top, and remembered
-in the state, so a run that was cut off between a step and its evaluation goes on with that evaluation.
+The loop can be entered at any step. What is due at a step (evaluate, save, stop) is decided at its top from the
+state. So a run that was interrupted between a step and its evaluation continues with that evaluation.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def train(
     rank: int = 0,
     world: int = 1,
 ) -> Iterator[Event]:
-    """Train from wherever the state stands to the end of the plan."""
+    """Train from the state's step to the end of the plan."""
     clock = _Clock(state)
     while True:
         if plan.evaluate(state.step) and state.evaluated != state.step:
             check_finite(stepper, feed)
             yield _judged(evaluate(state), state, plan)
-        # Asked of the state and not of the evaluation above, which may have been made before an interruption.
+        # Decided by the state: the evaluation may have been made before an interruption.
         best, reason = state.best_step == state.step, _over(state, plan)
         wanted = plan.save(state.step) or (best and plan.save_best) or bool(reason and plan.save_last)
         if state.saved != state.step and state.step > 0 and wanted:
@@ -68,7 +68,7 @@ def train(
         )
         state.step += 1
         if stepper.hardware.device.type == "cpu":
-            check_finite(stepper, feed)  # free of cost where there is no queue to wait for
+            check_finite(stepper, feed)  # free if there is no queue to wait for
         if plan.log(state.step):
             check_finite(stepper, feed)
             yield _step_record(state, stepper, feed, rate, clock)
@@ -77,7 +77,7 @@ def train(
 
 
 def check_finite(stepper: Stepper, feed: BatchSource) -> None:
-    """Read the device's flag; raise Diverged, with the rows of the step, if a step was not finite."""
+    """Read the device's flag; raise Diverged with the rows of the step if it was not finite."""
     bad = int(stepper.window.first_nonfinite_step)
     if bad < 0:
         return
@@ -91,7 +91,7 @@ def check_finite(stepper: Stepper, feed: BatchSource) -> None:
 
 
 def _judged(record: Evaluation, state: State, plan: Plan) -> Evaluation:
-    """Is this the best evaluation so far? The plan's rule decides."""
+    """Return whether this is the best evaluation so far by the plan's rule."""
     state.evaluated = state.step
     rule = plan.rule
     if rule.score(record) is None:
@@ -106,7 +106,7 @@ def _judged(record: Evaluation, state: State, plan: Plan) -> Evaluation:
 
 
 def _best_so_far(record: Evaluation, state: State, plan: Plan) -> Evaluation | None:
-    """As much of the best evaluation as the rule asks for."""
+    """Return the part of the best evaluation that the rule needs."""
     if state.best_score is None:
         return None
     loss = math.inf if state.best_loss is None else state.best_loss
@@ -120,7 +120,8 @@ def _over(state: State, plan: Plan) -> str:
 
 
 def step_within_memory(step: int, stepper: Stepper, take: Callable[[], None]) -> Iterator[Finding]:
-    """Take a step; out of memory: half the micro-batch, the same step again. The effective batch stays what it was."""
+    """Take a step. If memory runs out, halve the micro-batch and repeat the step; the effective batch stays the
+    same."""
     while True:
         try:
             take()
@@ -136,7 +137,7 @@ def step_within_memory(step: int, stepper: Stepper, take: Callable[[], None]) ->
         stepper.micro_rows = (stepper.micro_rows + 1) // 2
         free_cached_memory(stepper.hardware.device)
         yield Finding(
-            # Of the step that is being taken: resuming from before it finds out again.
+            # Recorded at the current step: resuming before it finds the same again.
             step=step + 1,
             about="memory",
             sentence=f"Out of memory: micro-batches of {stepper.micro_rows} rows from here on, the same rows a step.",
@@ -164,7 +165,7 @@ def _step_record(state: State, stepper: Stepper, feed: BatchSource, rate: Rate, 
 
 
 class _Clock:
-    """Time spent on this run, interruptions left out; monotonic, so a clock that jumps changes nothing."""
+    """Time spent on this run without interruptions, by a monotonic clock."""
 
     def __init__(self, state: State) -> None:
         self._before = state.seconds
@@ -180,7 +181,7 @@ class _Clock:
 
 
 def as_values(state: State, stepper: Stepper) -> dict[str, Any]:
-    """The plain part of a checkpoint: the state, and the sums since the last log."""
+    """Return the plain part of a checkpoint: the state and the sums since the last log."""
     window = stepper.window
     return {
         "state": dataclasses.asdict(state),

@@ -37,7 +37,7 @@ PACKAGES = (
 
 
 def describe_run(folder: RunFolder, job: Job, folds: Array | None = None) -> None:
-    """data.json and environment.json: what is trained on, and what computes. `folds` are the rows of each fold."""
+    """Write data.json and environment.json. `folds` are the rows of each fold."""
     prepared = job.prepared
     folder.write_json(
         "data.json",
@@ -63,7 +63,7 @@ def describe_run(folder: RunFolder, job: Job, folds: Array | None = None) -> Non
 
 
 def describe_environment(hardware: Hardware, network: Network) -> dict[str, Any]:
-    """Versions, device, precision, and the path the engine takes with the reason."""
+    """Return versions, device, precision, and the engine's path with the reason for it."""
     import torch
 
     device = hardware.device
@@ -84,7 +84,7 @@ def describe_environment(hardware: Hardware, network: Network) -> dict[str, Any]
 
 
 def start_record(job: Job) -> Start:
-    """What must be known to read the curves."""
+    """Return the record with everything needed to read the curves."""
     from whet.records import now
 
     task, tokens = job.prepared.examples.task, job.prepared.tokens
@@ -108,7 +108,7 @@ def start_record(job: Job) -> Start:
 
 
 def majority_answer(task: Task, train: Array | None, labels: Array | None) -> dict[str, Any]:
-    """The score of always giving the commonest answer of the training rows."""
+    """Return the most common training label and the scores of always predicting it."""
     if train is None or labels is None or not len(labels):
         return {}
     found = majority(task.kind, train, labels)
@@ -116,7 +116,7 @@ def majority_answer(task: Task, train: Array | None, labels: Array | None) -> di
 
 
 def prior(task: Task, labels: Array) -> list[float]:
-    """Share of each label; nothing for regression."""
+    """Return the share of each label; empty for regression."""
     if task.kind == "regression":
         return []
     if task.kind == "multilabel":

@@ -1,8 +1,7 @@
-"""One training of several inside a run: a fold or a seed, with records and checkpoints of its own.
+"""One of several trainings in a run: a fold or a seed, with its own records and checkpoints.
 
-`RUN/parts/fold-3/` is written by the same recorder as a run, so an interruption is taken up by the same code. The
-run's own records get a `Part` record as a part moves on. A part that is done keeps its records and the logits of the
-rows that it held out; its checkpoints are deleted.
+The recorder writes `RUN/parts/fold-3/` like a run, so the same code resumes it. The run's own records get a `Part`
+record as a part advances. A finished part keeps its records and its held-out logits; its checkpoints are deleted.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from whet.utils.text import Echo
 Array = np.ndarray[Any, Any]
 PARTS = "parts"
 HELD_OUT = "held-out"
-"""The group of tensors in a part's checkpoints, and the file that is left of a part that is done."""
+"""The group of tensors in a part's checkpoints, and the file that a finished part keeps."""
 OF_AVERAGE = -1
-"""The step under which the logits of the averaged weights are kept."""
+"""The step number under which the averaged weights' logits are kept."""
 SAVE_STEPS = 200
-"""A part is saved each so many steps at most: what is shorter is begun again, which takes seconds."""
+"""Largest number of steps between saves of a part; shorter parts start again, which takes seconds."""
 
 
 def part_folder(run: RunFolder, name: str, number: int) -> RunFolder:
@@ -46,12 +45,12 @@ def part_folder(run: RunFolder, name: str, number: int) -> RunFolder:
 
 
 def parts_of(records: list[Record]) -> dict[tuple[str, int], Part]:
-    """The parts that a run has begun, each as it stands."""
+    """Return the started parts of a run in their current state."""
     return {(record.name, record.number): record for record in records if isinstance(record, Part)}
 
 
 def save_seldom(job: Job) -> Due:
-    """When a part is saved: as somebody set it, else so that little is lost and little is written."""
+    """Return when a part is saved: as set by the user, or so that little is lost and little is written."""
     config, total = job.prepared.config, job.plan.total_steps
     most = max(1, config.evaluate.evaluations)
     return every(config.run.save_every or max(SAVE_STEPS, -(-total // most)))
@@ -59,14 +58,14 @@ def save_seldom(job: Job) -> Due:
 
 @dataclass(frozen=True)
 class InitialState:
-    """Weights and moments before the first step, to begin another training with."""
+    """Weights and moments before the first step, to start further trainings from."""
 
     tensors: Groups
     micro_rows: int
 
     @classmethod
     def of(cls, job: Job) -> InitialState:
-        """The moments are zero by now: they are kept as zeros without memory."""
+        """The moments are zero at this point; they are stored as expanded zeros without memory."""
         groups = job.stepper.tensors()
         kept: Groups = {"model": {name: tensor.detach().clone() for name, tensor in groups["model"].items()}}
         kept["optimizer"] = {
@@ -78,7 +77,7 @@ class InitialState:
         return cls(kept, job.stepper.micro_rows)
 
     def begin(self, job: Job) -> None:
-        """The job as if nothing had been trained with its model yet."""
+        """Reset the job to these weights, untrained."""
         stepper, window = job.stepper, job.stepper.window
         stepper.load(self.tensors)
         stepper.zero()
@@ -90,7 +89,7 @@ class InitialState:
 
 @dataclass
 class PartOfRun:
-    """What a part tells the run: a `Part` record for the file now and then, one for whoever watches at each step."""
+    """A part's progress: a `Part` record for the file at times, and an event for progress displays at each step."""
 
     run: RunFolder
     about: Part
@@ -99,7 +98,7 @@ class PartOfRun:
     seconds: float = field(default=0.0, init=False)
 
     def told(self, event: Any, job: Job) -> None:
-        """An event of the part's own loop."""
+        """Handle an event of the part's loop."""
         if isinstance(event, Step):
             self.seconds = event.seconds
             self.watch(self.now(event.step))
@@ -111,7 +110,7 @@ class PartOfRun:
 
 
 class RunOfParts:
-    """What runs of folds and of seeds have in common: the run's own records, and each part trained once."""
+    """Shared by runs of folds and of seeds: the run's records, and each part trained once."""
 
     def __init__(self, folder: RunFolder, job: Job, interrupts: Interrupts, echo: Echo, on_event: EventHandler) -> None:
         self.folder, self.job = folder, job
@@ -119,7 +118,7 @@ class RunOfParts:
         self.ranks = job.ranks
 
     def _begin(self, start: Start, resuming: bool, changed: str) -> bool:
-        """The start record, or what earlier parts left; whether the final training was begun."""
+        """Write the start record or read what earlier parts left; return whether the final training had begun."""
         if not self.ranks.is_main:
             return bool(self.ranks.broadcast_object(None))
         self.folder.drop_torn_line()
@@ -131,14 +130,14 @@ class RunOfParts:
         if known and not changed:
             for record in self.folder.records():
                 if isinstance(record, Start | Part):
-                    self.on_event(record, self.job)  # whoever draws must know where the run stands
+                    self.on_event(record, self.job)  # a progress display must see where the run is
         else:
             shutil.rmtree(self.folder.path / PARTS, ignore_errors=True)
             self._append(start)
         return bool(self.ranks.broadcast_object(begun))
 
     def _train_part(self, about: Part, job: Job, initial: InitialState, kind: type[PartRecorder]) -> PartOfRun:
-        """From the beginning, or from where it was interrupted, to its end."""
+        """Train a part to its end, from its start or its last checkpoint."""
         part = part_folder(self.folder, about.name, about.number)
         begun = self.ranks.broadcast_object((part.path / RECORDS).exists())
         initial.begin(job)
@@ -147,13 +146,13 @@ class RunOfParts:
         return told
 
     def _done(self, name: str, number: int) -> Part | None:
-        """The record of a part that is done."""
+        """Return the record of a finished part."""
         found = parts_of(self.folder.records()).get((name, number))
         return found if found is not None and found.state == "done" else None
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
-        """Where a part does not come to its end, the run says so, and writes its report."""
+        """If a part does not finish, write the run's end record and its report."""
         try:
             yield
         except (Interrupted, Diverged) as error:
@@ -164,7 +163,7 @@ class RunOfParts:
             raise
 
     def _seconds(self) -> float:
-        """What the parts took so far, the final training left out."""
+        """Return the time of all parts without the final training."""
         found = parts_of(self.folder.records()).values()
         return round(sum(part.seconds for part in found if part.name != "final"), 3)
 
@@ -179,7 +178,7 @@ class RunOfParts:
 
 
 class PartRecorder(Recorder):
-    """Records a part in its own folder. It has no report, no model and no description of its own."""
+    """Records a part in its own folder, without a report, a model or descriptions."""
 
     def __init__(self, part: PartOfRun, job: Job, interrupts: Interrupts, echo: Echo) -> None:
         self.part = part
@@ -196,17 +195,17 @@ class PartRecorder(Recorder):
             self._append(start_record(self.job))
 
     def _finish(self) -> None:
-        """Nothing to write: what counts is recorded."""
+        """Nothing to write: the records are complete."""
 
     def _leave(self) -> None:
-        """The run writes one report, not every part of it."""
+        """Nothing to write: the run writes one report for all parts."""
 
     def _judge(self, step: int) -> None:
-        """The run judges all of its parts together."""
+        """Nothing to judge: the run judges all parts together."""
 
 
 class HeldOutEvaluator(Evaluator):
-    """Keeps the logits of the rows that are held out, at every evaluation."""
+    """Keeps the logits of the held-out rows of every evaluation."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -219,7 +218,7 @@ class HeldOutEvaluator(Evaluator):
 
 
 class FoldRecorder(PartRecorder):
-    """Records a fold, and leaves the logits of the rows that it held out."""
+    """Records a fold and keeps the logits of its held-out rows."""
 
     evaluator: HeldOutEvaluator
 
@@ -252,7 +251,7 @@ def held_out_file(part: RunFolder) -> Path:
 
 
 def read_held_out(part: RunFolder, sha256: str) -> dict[int, Array]:
-    """The logits of a fold that is done, by step; an error unless they are what its record says."""
+    """Return the logits of a finished fold by step; raise if they do not match their recorded SHA-256."""
     path = held_out_file(part)
     if path.is_symlink() or not path.is_file():
         raise ArtifactError(f"{str(path)!r} is missing.")
@@ -263,7 +262,7 @@ def read_held_out(part: RunFolder, sha256: str) -> dict[int, Array]:
 
 
 def ended_of(part: RunFolder) -> End:
-    """How a part ended."""
+    """Return the end record of a part."""
     return next(record for record in reversed(part.records()) if isinstance(record, End))
 
 
@@ -272,7 +271,7 @@ def evaluations_of(part: RunFolder) -> list[Evaluation]:
 
 
 def clear_part(part: RunFolder) -> None:
-    """Take away what a part holds, to begin it again."""
+    """Delete a part's files, so that it starts again."""
     shutil.rmtree(part.path, ignore_errors=True)
 
 

@@ -35,7 +35,7 @@ def make_plan(config: Config, total: int, metric: str, has_validation: bool) -> 
 
 
 def choose_metric(asked: str, task: str) -> str:
-    """The metric that decides: the one asked for, if this task has it."""
+    """Return the metric that decides: the requested one, if this task has it."""
     from whet.metrics.scores import MAIN_METRIC, TASK_METRICS
 
     if asked == "auto":
@@ -48,7 +48,7 @@ def choose_metric(asked: str, task: str) -> str:
 
 @dataclass
 class State:
-    """Where a run stands, apart from tensors. Everything here goes into a checkpoint."""
+    """The state of a run apart from tensors. Every field is written into checkpoints."""
 
     step: int = 0
     best_step: int = -1
@@ -65,7 +65,7 @@ class State:
 
 @dataclass(frozen=True)
 class SavePoint:
-    """The caller should save now."""
+    """Asks the caller to save."""
 
     step: int
     reason: str
@@ -97,7 +97,7 @@ class Plan:
     patience: int | None = None
     min_improvement: float = 0.0
     steady: bool = False
-    """Whether a score must be better by more than its standard error (choice.py)."""
+    """Whether a better score must exceed its standard error (choice.py)."""
     save_best: bool = True
     save_last: bool = True
 
@@ -107,11 +107,11 @@ class Plan:
 
 
 def every(steps: int | None) -> Due:
-    """At each multiple of so many steps; never, for None."""
+    """Return the multiples of `steps` up to the end; none for None."""
     return lambda step: bool(steps) and step > 0 and step % steps == 0  # type: ignore[operator]
 
 
 def spread(count: int, total: int) -> Due:
-    """So many times over the run, evenly, the last at its end."""
+    """Return `times` steps spread evenly over the run, the last at its end."""
     chosen = {round(total * k / count) for k in range(1, count + 1)} - {0} if count else set()
     return lambda step: step in chosen

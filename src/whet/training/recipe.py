@@ -1,7 +1,7 @@
-"""Settings of a training chosen from its rows: how often, how fast, with which loss.
+"""Chooses training settings from the rows: epochs, learning rate and loss.
 
-A pretrained model needs some hundred steps to move, whatever the number of rows: few rows are gone through more often.
-docs/recipe.md says what was measured. What somebody has set stays as it is.
+A pretrained model needs several hundred steps, so few rows are repeated more often. docs/recipe.md has the
+measurements. Settings of the user are kept.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from whet.task import Task
 MANY_EPOCHS, FEW_EPOCHS = 20.0, 3.0
 MINILM_WIDTH = 384
 RATES = ((MINILM_WIDTH, 1e-4), (768, 3e-5), (1024, 2e-5))
-"""Peak rates by width: measured for MiniLM, published for base and large models."""
+"""Peak learning rates by width: measured for MiniLM, published for base and large models."""
 COMPARED_ROWS = 10_000
-"""Up to so many rows the contrastive half pays; beyond, cross-entropy alone is as good."""
+"""The contrastive loss improves results up to this many rows; above, cross-entropy alone is as good."""
 MANY_CLASSES = 8
-"""From more classes on, batches are twice as large: two rows of one class must meet in them."""
+"""From this many classes on, batches are twice as large, so that two rows of a class occur in them."""
 
 MEAN_ROWS = 100
-"""Below so many rows the mean of all tokens is worth the layer that it takes."""
+"""Below this many rows, mean pooling is worth its extra layer."""
 
 
 def epochs_for(rows: int) -> float:
-    """20 up to 300 rows, 6 at 1,000, 3 from 10,000 on; in between along a line in the logarithm of the rows."""
+    """Return 20 epochs up to 300 rows, 6 at 1,000, 3 from 10,000 on, interpolated over the logarithm of the rows."""
     known = ((300, MANY_EPOCHS), (1_000, 6.0), (10_000, FEW_EPOCHS))
     if rows <= known[0][0]:
         return MANY_EPOCHS
@@ -44,7 +44,7 @@ def epochs_for(rows: int) -> float:
 
 
 def rate_for(width: int) -> float:
-    """The peak rate: 1e-4 up to the width of MiniLM, above it along the published rates, falling with the width."""
+    """Return the peak rate: 1e-4 up to MiniLM's width; above it the published rates, which fall with the width."""
     if width <= RATES[0][0]:
         return RATES[0][1]
     for (narrow, high), (wide, low) in itertools.pairwise(RATES):
@@ -56,7 +56,7 @@ def rate_for(width: int) -> float:
 
 
 def chosen_settings(rows: int, task: Task, width: int) -> dict[str, Any]:
-    """What the recipe would set for so many training rows of this task."""
+    """Return the recipe's settings for this task and number of training rows."""
     classes = task.kind in ("binary", "multiclass")
     return {
         "epochs": epochs_for(rows),
@@ -70,7 +70,7 @@ def chosen_settings(rows: int, task: Task, width: int) -> dict[str, Any]:
 
 
 def pooling_for(rows: int, model_config: Any, released: Callable[[], str]) -> str:
-    """The mean of all tokens where the released model says so, and it is free or pays for so few rows."""
+    """Return the mean of all tokens if the released model uses it and it is free, or useful for so few rows."""
     free = hasattr(model_config, "classifier_pooling") or has_mean_layer(model_config)
     if not free and (rows >= MEAN_ROWS or why_no_mean(model_config)):
         return "first"
@@ -78,7 +78,7 @@ def pooling_for(rows: int, model_config: Any, released: Callable[[], str]) -> st
 
 
 def follow_recipe(config: Config, rows: int, task: Task, width: int, pooling: str = "first") -> tuple[Config, str]:
-    """The settings with the recipe's in all places where nobody set one, and the line that says so."""
+    """Return the settings completed by the recipe, and a line that lists its choices."""
     if config.train.recipe == "course":
         return config, ""
     free = {name: value for name, value in chosen_settings(rows, task, width).items() if name not in config.given}
@@ -99,9 +99,9 @@ def follow_recipe(config: Config, rows: int, task: Task, width: int, pooling: st
 
 
 def resolve_folds(config: Config) -> Config:
-    """The settings with `folds` 0 where `auto` means none; a contradiction is refused.
+    """Resolve `folds`: 0 if `auto` means none; contradictions raise.
 
-    `auto` measures by folds under the recipe `auto`, where nobody asked for a split or for what needs one.
+    `auto` uses folds with the recipe `auto`, unless the user asked for a split or for something that needs one.
     """
     if config.train.seeds > 1 and config.train.shard:
         raise UsageError(f"--seeds is {config.train.seeds}, and --shard trains one model.", "Leave one of them out.")
@@ -116,13 +116,13 @@ def resolve_folds(config: Config) -> Config:
 
 
 def whole_below(config: Config) -> int:
-    """Fewer training rows than this are not split, if they come without validation rows."""
+    """Return the number of training rows below which they are not split, if there are no validation rows."""
     folds = resolve_folds(config).data.folds
     return FEW_ROWS if folds == "auto" else sys.maxsize if folds else 0
 
 
 def _needs_split(config: Config) -> str:
-    """What was asked for that folds cannot give, in words."""
+    """Return the requested settings that folds do not support, in words."""
     if config.data.validation is not None:
         return "--validation gives the rows to measure on"
     if config.train.seeds > 1:
@@ -138,7 +138,7 @@ def _needs_split(config: Config) -> str:
 
 
 def refuse_contrastive(config: Config, task: Task) -> None:
-    """Rows are compared by their class: where they have none, or several, there is nothing to compare."""
+    """Refuse the contrastive loss for tasks without one class per row: it compares rows by their class."""
     if config.train.contrastive and task.kind not in ("binary", "multiclass"):
         raise UsageError(
             f"contrastive is {config.train.contrastive:g}, and a {task.kind} task has no classes to compare.",

@@ -1,4 +1,4 @@
-"""The one writer of a run: takes the loop's events, appends records, saves, restores, finishes."""
+"""The only writer of a run: takes the loop's events, appends records, saves, restores, finishes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EventHandler = Callable[[Any, Job], None]
 
 
 class Recorder:
-    """From the first record, or from the newest whole checkpoint, to the end of the plan."""
+    """Records a run from its first record, or from the newest complete checkpoint, to the end of the plan."""
 
     def __init__(self, folder: RunFolder, job: Job, interrupts: Interrupts, echo: Echo, on_event: EventHandler) -> None:
         from whet.training.checkpoints import CheckpointFolder
@@ -42,7 +42,7 @@ class Recorder:
         return Evaluator(self.job, self.interrupts.check, self._evaluates_fewer)
 
     def run(self, *, resuming: bool, changed: str = "") -> None:
-        """`changed` says in words what differs from the settings that the run was begun with."""
+        """`changed` lists the settings that differ from those that the run was started with."""
         with self.ranks.barrier_on_exit():
             self._run(resuming, changed)
 
@@ -55,7 +55,7 @@ class Recorder:
         try:
             ended = self._train()
             self._finish()
-            self.checkpoints.wait()  # the last save went on meanwhile
+            self.checkpoints.wait()  # the last save continued in the background
             self._append(self._last_record(ended))
         except Stopped as stop:
             self.folder.append(self._end(stop.reason))  # not told to the one who stopped it
@@ -67,12 +67,12 @@ class Recorder:
             self._record_divergence(error)
             raise
         finally:
-            with contextlib.suppress(WhetError):  # what went wrong first is on its way to the user
+            with contextlib.suppress(WhetError):  # an earlier error is already being raised
                 self.checkpoints.wait()
             self._leave()
 
     def _introduce(self, *, known: bool) -> None:
-        """What is written before the first step; the start record, unless the records have it."""
+        """Write the files that precede the first step; the start record only if it is missing."""
         from whet.training.metadata import describe_run, start_record
 
         if self.ranks.is_main:
@@ -81,7 +81,7 @@ class Recorder:
             self._append(start_record(self.job))
 
     def _finish(self) -> None:
-        """What is written after the last step."""
+        """Write the files that follow the last step."""
         from whet.training.export import finish
 
         finish(self.folder, self.job, self.checkpoints, self.evaluator, self._append_and_echo)
@@ -90,19 +90,19 @@ class Recorder:
         return ended
 
     def _leave(self) -> None:
-        """What is done however the run ends."""
+        """Write the end record and the report, however the run ends."""
         if self.ranks.is_main:
             write_report_quietly(self.folder, self.echo)
 
     def _train(self) -> End:
-        """The loop, to its end or to a checkpoint of where it was interrupted."""
+        """Run the loop to its end, or to a checkpoint where it was interrupted."""
         try:
             ended = self._loop()
             if ended.reason == "patience":
                 self.echo(f"Stopped early at step {ended.step} of {self.job.plan.total_steps}: the score grew no more.")
             if self.ranks.world > 1:
                 self.checkpoints.wait()
-                self.ranks.monitored_barrier()  # the best checkpoint is about to be read by everybody
+                self.ranks.monitored_barrier()  # all ranks will read the best checkpoint
             return ended
         except Stopped:
             raise
@@ -142,12 +142,12 @@ class Recorder:
             if isinstance(event, Finding):
                 self.echo(event.sentence)
             elif isinstance(event, StepDone) or ranks.world == 1:
-                # A finding comes in the middle of a step, where there is nothing whole to save.
+                # A finding is recorded in the middle of a step, where the state cannot be saved.
                 self.interrupts.check_on_all_ranks(ranks.any_rank)
         raise AssertionError("the loop ends with an End record")
 
     def _judge(self, step: int) -> None:
-        """What the curves say so far, where it is news."""
+        """Record an early verdict of the curves if it is new."""
         if not self.ranks.is_main:
             return
         finding = early_verdict(self.folder.records(), step)
@@ -167,7 +167,7 @@ class Recorder:
             self.echo(record.sentence)
 
     def _save(self, reason: str) -> None:
-        """Save in the background; the record is written once the checkpoint is whole."""
+        """Save in the background; the record is written once the checkpoint is complete."""
         from whet.distributed.group import checksum
         from whet.training.checkpoints import Checkpoint
         from whet.training.loop import as_values, check_finite
@@ -176,7 +176,7 @@ class Recorder:
         if job.state.saved == job.state.step:
             return
         check_finite(job.stepper, job.feed)
-        # A save that no schedule asked for must not stand in for the one that the schedule asks for here.
+        # An interruption's save must not replace the scheduled one at the same step.
         job.state.saved = -1 if reason == "interrupted" else job.state.step
         values = {
             **as_values(job.state, job.stepper),
@@ -198,14 +198,14 @@ class Recorder:
         )
 
     def _tensors(self) -> Groups:
-        """What a checkpoint holds, by group."""
+        """Return a checkpoint's tensors by group."""
         return self.job.stepper.tensors()
 
     def _name(self, step: int) -> str:
         return f"checkpoints/{self.checkpoints.folder(step).name}"
 
     def _restore(self, changed: str) -> bool:
-        """Go on from the newest whole checkpoint; say which ones were not whole."""
+        """Resume from the newest complete checkpoint; report the damaged ones."""
         if not self.ranks.is_main:
             return self._load_step_chosen_by_main()
         saved = {record.step for record in self.folder.records() if isinstance(record, Save)}
@@ -214,7 +214,7 @@ class Recorder:
             self.echo(f"Passed over: {line}")
         start = start_of(self.folder.all_records())
         if start is not None:
-            self.on_event(start, self.job)  # whoever draws must know where the end is
+            self.on_event(start, self.job)  # a progress display must see where the end is
         if checkpoint is None:
             if passed_over:
                 raise ArtifactError(
@@ -247,7 +247,7 @@ class Recorder:
         return True
 
     def _load_step_chosen_by_main(self) -> bool:
-        """The checkpoint that the main process has chosen."""
+        """Load the checkpoint that the main process has chosen."""
         step = self.ranks.broadcast_object(None)
         if step is not None:
             self._load_checkpoint(self.checkpoints.load(step))
@@ -259,12 +259,12 @@ class Recorder:
         values = dict(checkpoint.values)
         self.job.stepper.load(checkpoint.tensors)
         restore_values(values, self.job.state, self.job.stepper)
-        # Fewer than asked for, where memory ran out; but not if something else is asked for now.
+        # Fewer rows than requested, after running out of memory; ignored if the request has changed.
         if values.get("eval_batch_size") == self.job.prepared.config.evaluate.eval_batch_size:
             self.evaluator.batch_rows = int(values["evaluation_rows"])
 
     def _begin_again(self) -> bool:
-        """The run was cut off before its first checkpoint: everything recorded is taken back."""
+        """Start again: the run was interrupted before its first checkpoint, and a Resume record voids all records."""
         self._append(Resume(step=0, path="", note="no checkpoint yet", time=now()))
         self.echo(f"Resuming {self.folder.path} from the beginning: it has no checkpoint yet.")
         return True
@@ -280,7 +280,7 @@ class Recorder:
         self.echo(finding.sentence)
 
     def _record_divergence(self, error: Diverged) -> None:
-        """The rows that were not finite, for a person to look at."""
+        """Record the rows of the step that was not finite."""
         name: str = getattr(error, "split", "train")
         step, rows = getattr(error, "step", self.job.state.step), getattr(error, "rows", [])
         if not self.ranks.is_main:

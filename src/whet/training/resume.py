@@ -1,4 +1,4 @@
-"""Opens the run folder of a command: a new one, or an unfinished one whose settings and data are the same."""
+"""Opens the run folder of a command: a new one, or an unfinished one with the same settings and data."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from whet.training.setup import Prepared
 
 
 def open_run(config: Config, accept_changes: bool = False) -> tuple[RunFolder, bool]:
-    """The folder of this run, and whether it holds an earlier part of it.
+    """Return the folder of this run, and whether it holds an earlier part of it.
 
-    Without --run, the newest run of this name goes on if it was not finished and has the same settings, or other ones
-    that were accepted.
+    Without --run, the newest unfinished run of this name continues if its settings are the same, or if other ones
+    were accepted.
     """
     if config.run.run is not None:
         path = Path(config.run.run)
@@ -37,7 +37,7 @@ def _changed(folder: RunFolder, config: Config) -> dict[str, tuple[Any, Any]]:
 
 
 def compare_with_before(folder: RunFolder, config: Config, fingerprint: str, accept: bool) -> str:
-    """What differs from how the run was begun, in words; refused unless accepted."""
+    """Return in words what differs from the start of the run; raise unless it is accepted."""
     changed = {name: (str(old), str(new)) for name, (old, new) in _changed(folder, config).items()}
     before = folder.data.get("fingerprint", fingerprint)
     if before != fingerprint:
@@ -52,7 +52,7 @@ def compare_with_before(folder: RunFolder, config: Config, fingerprint: str, acc
 
 
 def refuse_other_tokens(folder: RunFolder, before: dict[str, Any], prepared: Prepared, accept: bool) -> str:
-    """The same settings and data can still mean other tokens: the folder of the model may hold another tokenizer."""
+    """Refuse other tokens with the same settings and data: the model's folder may hold another tokenizer."""
     now = {name: tokens.fingerprint for name, tokens in prepared.tokens.items()}
     if before.get("tokens", now) == now:
         return ""

@@ -1,7 +1,7 @@
-"""A run of several trainings on the same rows, each with a seed of its own.
+"""A run of several trainings on the same rows with different seeds.
 
-What is shipped is the average of their weights where it scores better on the validation rows than the trainings do
-on average, and the best of them otherwise.
+It ships the average of their weights if that scores better on the validation rows than the trainings do on average;
+otherwise the best training.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from whet.utils.text import Echo
 
 
 class SeededRun(RunOfParts):
-    """Trains with each seed, says how far the seeds are apart, and ships one model."""
+    """Trains with each seed, reports the spread of the scores, and ships one model."""
 
     def __init__(self, folder: RunFolder, job: Job, interrupts: Interrupts, echo: Echo, on_event: EventHandler) -> None:
         super().__init__(folder, job, interrupts, echo, on_event)
@@ -48,7 +48,7 @@ class SeededRun(RunOfParts):
         self.trainings = [self._job(first + number) for number in range(count)]
 
     def run(self, *, resuming: bool, changed: str = "") -> None:
-        """`changed` says in words what differs from the settings that the run was begun with."""
+        """`changed` lists the settings that differ from those that the run was started with."""
         from whet.training.metadata import describe_run, start_record
 
         initial = InitialState.of(self.job)
@@ -110,13 +110,13 @@ class SeededRun(RunOfParts):
         )
 
     def _weights(self, job: Job) -> dict[str, Tensor]:
-        """The pretrained weights with the head that this seed draws."""
+        """Return the pretrained weights with this seed's head."""
         config, task = job.prepared.config, job.prepared.examples.task
         loaded = load_model(config.model.model, task, config.model, seed=config.train.seed)
         return {name: tensor.clone() for name, tensor in model_tensors(loaded.model).items()}
 
     def _is_left(self, number: int) -> bool:
-        """Whether a training is done and its best weights are there; if not, it is done again."""
+        """Return whether a training is done and its best weights exist; otherwise it is repeated."""
         part, record = part_folder(self.folder, "seed", number), self._done("seed", number)
         if record is None:
             return False
@@ -128,10 +128,10 @@ class SeededRun(RunOfParts):
             clear_part(part)
             return False
 
-    # The model that is shipped
+    # The shipped model
 
     def _ship(self) -> End:
-        """Compare, load what is better, and write it."""
+        """Compare, load the better weights, and write the model."""
         from whet.training.export import finish
 
         members: list[Part] = self.ranks.broadcast_object(
@@ -153,14 +153,14 @@ class SeededRun(RunOfParts):
         self._append(Finding(step=step, about="seeds", sentence=table.sentence(), details=table.as_dict()))
         self.job.state.step = self.job.state.best_step = step
         evaluator = Evaluator(self.job, self.interrupts.check)
-        chosen = Choice(step, averaged=False, sentence="")  # no training's own running mean: the table has decided
+        chosen = Choice(step, averaged=False, sentence="")  # no training's own running mean: the comparison has decided
         finish(self.folder, self.job, self._checkpoints(best), evaluator, self._append, choice=chosen)
         shipped = score if table.ships_average else best.score
         reason, steps = "finished", self.job.plan.total_steps
         return End(step=steps, reason=reason, best_step=step, best_score=shipped, seconds=self._seconds())
 
     def _averaged(self, members: list[Part]) -> Evaluation:
-        """The validation score of the average of all weights, which the model holds then."""
+        """Return the validation score of the average of all weights, which the model then holds."""
         with ExitStack() as held:
             found = [
                 held.enter_context(self._checkpoints(part).reading(part.best_step, weights_only=True)).tensors["model"]
@@ -172,7 +172,7 @@ class SeededRun(RunOfParts):
         return self.ranks.broadcast_object(record)  # type: ignore[no-any-return]
 
     def _show(self, best: Part, averaged: Evaluation | None) -> None:
-        """The curves of the best training stand for the run; where the average is shipped, it is their last point."""
+        """Record the curves of the best training as the run's; the average, if shipped, is their last point."""
         if not self.ranks.is_main:
             return
         for record in part_folder(self.folder, best.name, best.number).records():
@@ -188,7 +188,7 @@ class SeededRun(RunOfParts):
 
 
 def _mean(tensors: list[Tensor]) -> Tensor:
-    """In double precision, so that the order of the members does not show; whole numbers are alike in all of them."""
+    """Return the mean in double precision, so that the order does not matter; integers are equal in all members."""
     first = tensors[0]
     if not first.is_floating_point():
         return first

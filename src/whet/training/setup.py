@@ -1,4 +1,4 @@
-"""From settings and a source to everything that a run needs: examples, tokens, model, plan."""
+"""Builds everything that a run needs from settings and a source: examples, tokens, model, plan."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Prepared:
-    """What can be known before a model is loaded."""
+    """The part of a job that is known before a model is loaded."""
 
     config: Config
     examples: Examples
@@ -54,7 +54,7 @@ class Prepared:
 
 @dataclass
 class Job:
-    """What trains: the model and all around it, ready to take the first step or to be restored."""
+    """The model and everything around it, ready to take the first step or to be restored."""
 
     prepared: Prepared
     network: Network
@@ -71,14 +71,14 @@ class Job:
 
 
 def read_examples(source: Any, config: Config, echo: Echo) -> tuple[Examples, Audit]:
-    """The data, what was understood, and what is wrong with it; errors stop here, before time is spent."""
+    """Return the data and its audit, and echo what was read; errors of the audit raise here."""
     if config.data.task != "auto":
         refuse_without_effect(config, config.data.task)
     examples = load_examples(source, config.data, whole_below=whole_below(config), echo=echo)
     for line in examples.messages:
         echo(line)
     refuse_without_effect(config, examples.task.kind)
-    choose_metric(config.evaluate.metric, examples.task.kind)  # refused here, and chosen with the plan
+    choose_metric(config.evaluate.metric, examples.task.kind)  # refused here, chosen with the plan
     report = audit(examples)
     _stop_or_echo(report, (), config, echo)
     if "train" not in examples.rows:
@@ -87,7 +87,7 @@ def read_examples(source: Any, config: Config, echo: Echo) -> tuple[Examples, Au
 
 
 def choose_folds(config: Config, examples: Examples, echo: Echo) -> tuple[Config, Array | None]:
-    """The settings with the number of folds, and the fold of each training row; None for none."""
+    """Return the settings with the number of folds, and the fold of each training row; None without folds."""
     from whet.data.folds import KEPT, fold_numbers
 
     wanted, rows = config.data.folds, len(examples.rows["train"])
@@ -125,14 +125,14 @@ def _stop_or_echo(report: Audit, told: Collection[Finding], config: Config, echo
 
 
 class BackgroundModelLoader:
-    """The model, loaded by a thread of its own while rows are tokenized.
+    """Loads the model on a background thread while rows are tokenized.
 
-    Its head is drawn from torch's global generator: nothing in between may draw from that.
+    Its head is drawn from torch's global generator, so nothing else may draw from that meanwhile.
     """
 
     def __init__(self, config: Config, task: Task) -> None:
         self._config, self._task = config, task
-        # A daemon: whoever gives up does not wait for a download.
+        # A daemon thread: a command that ends does not wait for a download.
         self._thread = threading.Thread(target=self._load, name="whet-model", daemon=True)
         self._loaded: LoadedModel | None = None
         self._failure: BaseException | None = None
@@ -141,7 +141,7 @@ class BackgroundModelLoader:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises what went wrong, if that is known already."""
+        """Raise the thread's error, if it has failed already."""
         if self._failure is not None:
             raise self._failure
 
@@ -172,7 +172,7 @@ def make_tokens(
     check_interrupt: Callable[[], None] = lambda: None,
     model: BackgroundModelLoader | None = None,
 ) -> Prepared:
-    """Token tables of every split, from the cache where the same texts were tokenized before."""
+    """Return the token tables of every split, from the cache if the same texts were tokenized before."""
     from whet.models.pretrained import length_limit, load_config, load_tokenizer
     from whet.models.safety import refuse_other_tokenizer
 
@@ -182,9 +182,9 @@ def make_tokens(
     limit = length_limit(tokenizer, model_config, config.model.max_length)
     if limit < (config.model.max_length or 0):
         echo(f"{config.model.model} reads at most {limit} tokens, and no more by --max-length.")
-    tokenizer.model_max_length = limit  # saved with the model: whoever loads it reads as much as was trained on
+    tokenizer.model_max_length = limit  # saved with the model, so that prediction reads as many tokens as training did
     if model is not None:
-        model.start()  # not before: the libraries are loaded by now
+        model.start()  # not earlier: by now the libraries are loaded
 
     def tick(rows: int) -> None:
         check_interrupt()
@@ -211,7 +211,7 @@ def make_tokens(
 def _as_read(
     config: Config, examples: Examples, report: Audit, tokenizer: Any, tokens: dict[str, Tokens], limit: int
 ) -> Audit:
-    """The audit, with what this tokenizer makes of the texts."""
+    """Return the audit with the tokenizer's findings about the texts."""
     from whet.data.audit.tokenizer_fit import with_tokens
     from whet.data.tokens.facts import Alphabet, token_facts
 
@@ -228,7 +228,7 @@ def make_job(
     dropout: bool = True,
     model: BackgroundModelLoader | None = None,
 ) -> Job:
-    """Load the model and lay out the whole training. Without dropout only to compare losses."""
+    """Load the model and plan the whole training. `dropout=False` is only for comparing losses."""
     from whet.engine.dispatch import choose_path
     from whet.engine.losses import Loss, balanced_weights
     from whet.engine.network import TokenBatches
@@ -269,7 +269,7 @@ def make_job(
 
 
 def with_order(job: Job, prepared: Prepared) -> Job:
-    """The same model and the same way to compute, for other rows: a plan, an order and a state of their own."""
+    """Return a job with the same model for other rows, with its own plan, order and state."""
     from whet.engine.network import TokenBatches
     from whet.engine.optimizer import learning_rate
     from whet.training.plan import State

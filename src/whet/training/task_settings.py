@@ -1,4 +1,4 @@
-"""Settings that only some tasks have: where one would have no effect, it is refused and not passed over."""
+"""Refuses settings that have no effect for a task."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ TASKS_OF: dict[str, tuple[str, ...]] = {
     "min_rows": (*ONE_LABEL, "multilabel"),
     "rare": (*ONE_LABEL, "multilabel"),
 }
-"""The tasks in which a setting does something; one that is not here does in all."""
+"""The tasks in which a setting has an effect; settings not listed have one in all tasks."""
 
 
 def refuse_without_effect(config: Config, task: str) -> None:
-    """Raise for the first setting that was changed and that this task does not know."""
+    """Raise for the first changed setting that has no effect for this task."""
     values = config.flat()
     for name, tasks in TASKS_OF.items():
         if name not in values or values[name] == default_of(name) or task in tasks:
