@@ -1,7 +1,7 @@
-"""Anything that holds numbers, as one numpy array; the mistakes people make with them, said in words.
+"""Converts anything that holds numbers to a numpy array, and explains the usual mistakes.
 
-Lists, numpy arrays, torch tensors (on any device, with or without gradients), pandas Series and columns of a
-dataset are all accepted. Nothing is imported for that: an object is known by what it can do.
+Lists, numpy arrays, torch tensors (on any device, with or without gradients), pandas Series and dataset columns are
+accepted. No library is imported for that: an object is recognised by its methods.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 def as_array(values: Any, name: str) -> Array:
-    """`values` as a numpy array of numbers or strings; `name` is what an error calls it."""
+    """Return `values` as a numpy array of numbers or strings; errors call it `name`."""
     if values is None:
         raise UsageError(f"{name} is missing.", f"Pass {name}=.")
     if isinstance(values, str | bytes | Mapping | Set):
@@ -33,7 +33,7 @@ def as_array(values: Any, name: str) -> Array:
 
 
 def as_floats(values: Any, name: str) -> NDArray[np.float64]:
-    """`values` as float64, refused when they are not numbers."""
+    """Return `values` as float64; raise if they are not numbers."""
     array = as_array(values, name)
     if array.dtype.kind not in "iuf":
         raise UsageError(f"{name} holds {array.flat[0]!r}, but numbers are expected.")
@@ -41,12 +41,12 @@ def as_floats(values: Any, name: str) -> NDArray[np.float64]:
 
 
 def flat_column(array: Array) -> Array:
-    """A single column [n, 1] as [n]: the shape of a regression head's output."""
+    """Return a single column [n, 1], the output of a regression head, as [n]."""
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
 
 
 def check_rows(labels: Array, predictions: Array, names: tuple[str, str] = ("labels", "predictions")) -> None:
-    """Both hold at least one row, and as many rows as each other."""
+    """Raise unless both have at least one row, and the same number of rows."""
     for array, name in zip((labels, predictions), names, strict=True):
         if array.ndim == 0:
             raise UsageError(f"{name} is the single value {array.item()!r}.", "Pass one value a row.")
@@ -57,7 +57,7 @@ def check_rows(labels: Array, predictions: Array, names: tuple[str, str] = ("lab
 
 
 def check_finite(array: Array, name: str) -> None:
-    """No value is nan or infinite; the error names the first row that is."""
+    """Raise if a value is nan or infinite; the error names the first such row."""
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return
     row = int(np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))[0])
@@ -72,7 +72,7 @@ def _converted(values: Any, name: str) -> Array:
     if hasattr(values, "__array__"):
         return np.asarray(values)
     if not isinstance(values, list | tuple):
-        # A dataset's column answers a slice with a plain list, much faster than row by row.
+        # Slicing a dataset's column returns a plain list, much faster than reading row by row.
         values = values[:] if hasattr(values, "__getitem__") else list(values)
     if len(values) and hasattr(values[0], "detach"):
         values = [_converted(value, name) for value in values]

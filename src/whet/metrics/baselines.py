@@ -1,7 +1,7 @@
-"""Baselines beside the model: what simpler answers score on the same rows, and whether these rows can tell them apart.
+"""Compares the model with its baselines on the same rows, with tests of whether the differences are visible.
 
-`linear` makes the baselines' logits. The commonest answer of the training rows is always one more baseline where
-those are given.
+`linear_models` makes the baselines' logits. If the training labels are given, their commonest answer is one more
+baseline.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _RESAMPLED_NUMBERS = 20_000_000  # rows times resamples of a paired bootstrap: a
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """A simpler answer to the same rows."""
+    """A baseline's result on the same rows."""
 
     name: str
     scores: dict[str, float]
-    """As `score` gives them."""
+    """In the format of `score`."""
     test: Paired
     """The baseline (a) against the model (b), by the metric of the standing."""
     interval: tuple[float, float] | None = None
-    """The 95% interval of `value`; None where these rows give none."""
+    """The 95% interval of `value`; None if these rows give none."""
     association: float = 0.0
-    """As `association` gives it."""
+    """The result of `association`."""
     above_commonest: float | None = None
-    """The p-value of being better than the commonest answer; 1.0 where it is not better, None where it is unknown."""
+    """The p-value of being better than the commonest answer; 1.0 if it is not better, None if unknown."""
     trained_on: int | None = None
-    """Training rows, where they are fewer than the model's."""
+    """Number of training rows, if it is smaller than the model's."""
 
     @property
     def value(self) -> float:
@@ -61,7 +61,7 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """The model among its baselines, on the same rows."""
+    """The model and its baselines on the same rows."""
 
     name: str
     metric: str
@@ -73,7 +73,7 @@ class Standing:
     association: float = 0.0
     train_rows: int | None = None
     of_rows: int | None = None
-    """All rows of the split, where `rows` are a sample of them."""
+    """Number of all rows of the split, if `rows` are a sample."""
 
     @property
     def value(self) -> float:
@@ -81,7 +81,8 @@ class Standing:
 
     @property
     def sentence(self) -> str:
-        """`accuracy on 872 rows: fine-tuned .763, frozen .710, TF-IDF .677, commonest .505`, and what that shows."""
+        """Return `accuracy on 872 rows: fine-tuned .763, frozen .710, TF-IDF .677, commonest .505`, and what that
+        shows."""
         shown = [(self.name, self.scores[self.metric]), *((each.name, each.value) for each in self.baselines)]
         listed = ", ".join(f"{name} {_short(value)}" for name, value in shown)
         of = "" if self.of_rows is None else f" of {self.of_rows:,}"
@@ -95,7 +96,7 @@ class Standing:
         return {**found, "value": self.value, "sentence": self.sentence}
 
     def _judged(self) -> str:
-        """What is bad news first: one sentence has room for one."""
+        """Return the most important conclusion, the worst news first."""
         equal = [each for each in self.baselines if not each.test.visible]
         better = [each for each in self.baselines if each.test.visible and self._is_worse_than(each)]
         if better:
@@ -128,10 +129,10 @@ def compare_baselines(
     of_rows: int | None = None,
     name: str = "fine-tuned",
 ) -> Standing:
-    """The model's logits and those of each baseline, by name, against the labels of the same rows.
+    """Compare the model's logits and those of each baseline, by name, with the labels of the same rows.
 
-    `metric` is the task's main one where it is not said, or not defined on these rows (a loss never is). `trained_on`
-    has how many training rows a baseline took; `train_labels` are all of them, and with folds simply all labels.
+    `metric` defaults to the task's main one, also if it is not defined on these rows (a loss never is). `trained_on`
+    is each baseline's number of training rows; `train_labels` are all training labels, or with folds all labels.
     """
     outputs, truth = checked(kind, logits, labels)
     scores = score(kind, outputs, truth)
@@ -170,9 +171,9 @@ def compare_baselines(
 
 
 def association(kind: str, logits: Any, labels: Any) -> float:
-    """How far the answers agree with the labels beyond chance, in standard deviations of shuffled labels.
+    """Return the agreement of predictions and labels, in standard deviations over shuffled labels.
 
-    It sees what accuracy does not: answers that name one class on every row, and are surer of it where it is right.
+    It notices more than accuracy: for example predictions of one class on every row that are surer on the right rows.
     Mean and variance over all permutations of the labels have a closed form, so nothing is drawn.
     """
     outputs, truth = checked(kind, logits, labels)
@@ -198,9 +199,9 @@ def _interval(metric: str, truth: Array, predicted: Array) -> tuple[float, float
             found = bootstrap(
                 metric, truth, predicted, resamples=int(np.clip(_RESAMPLED_NUMBERS // len(truth), 200, 1000))
             )
-        except UsageError:  # not defined on any resample of these rows
+        except UsageError:  # undefined on every resample of these rows
             return None
-    # A bootstrap of rows that are all alike knows no others: an interval of no width would claim to be certain.
+    # If all rows are alike, a bootstrap interval has no width, which would suggest certainty.
     return (found.low, found.high) if found.low < found.high else None
 
 
@@ -212,7 +213,7 @@ def _above(commonest: Array | None, predicted: Array, truth: Array, metric: str,
 
 
 def commonest_predictions(kind: str, outputs: int, train_labels: Any, rows: int) -> Array:
-    """Logits of one constant answer: the training labels' commonest, or their mean."""
+    """Return logits of a constant answer: the commonest training label, or their mean."""
     answer = majority(kind, train_labels, train_labels).label
     if kind == "regression":
         return np.full((rows, 1), float(answer))
@@ -222,7 +223,7 @@ def commonest_predictions(kind: str, outputs: int, train_labels: Any, rows: int)
 
 
 def _short(value: float) -> str:
-    """Three digits, without the 0 before the point."""
+    """Format three digits without the leading 0."""
     return f"{value:.3f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.3f}"
 
 

@@ -1,6 +1,6 @@
-"""Whether a probability of 0.8 is right eight times in ten, and the one number that mends it when it is not.
+"""Measures the calibration of probabilities, and fits a temperature that corrects it.
 
-With one label a row, the probability in question is that of the predicted class. With several, each column of
+With one label per row, the probability is that of the predicted class. With several labels per row, each column of
 each row is a yes-or-no answer of its own.
 """
 
@@ -17,19 +17,19 @@ from whet.metrics.arrays import Array, check_finite
 from whet.metrics.scores import checked, predicted, probabilities
 
 COLDEST, HOTTEST = 0.05, 20.0
-"""Temperatures looked at. Logits that are never wrong ask for 0, logits that know nothing for infinity."""
+"""Range of temperatures. Logits that are always right would get 0, logits without information infinity."""
 PRECISION = 1e-6
-"""How closely the logarithm of a temperature is found."""
+"""Precision of the logarithm of a temperature."""
 BOUND = 1e-3
-"""A temperature that is so near to the coldest or hottest one may lie beyond it."""
+"""A temperature this close to a bound may lie beyond it."""
 
 MIN_ROWS, MIN_OF_A_KIND = 50, 5
-"""Rows, and right and wrong answers among them, that it takes to fit a temperature that is used."""
+"""Smallest number of rows, and of right and of wrong answers among them, for a fitted temperature to be used."""
 
 
 @dataclass(frozen=True)
 class Bin:
-    """The answers whose confidence lies in (low, high]: mean confidence, and the share that is right."""
+    """The answers with a confidence in (low, high]: their mean confidence and accuracy."""
 
     low: float
     high: float
@@ -39,7 +39,7 @@ class Bin:
 
 
 def reliability(task: str, logits: Any, labels: Any, *, bins: int = 10, temperature: float = 1.0) -> tuple[Bin, ...]:
-    """Bins of equal width from 0 to 1; those that hold no answer are left out."""
+    """Return bins of equal width from 0 to 1, without empty ones."""
     if bins < 1:
         raise UsageError(f"bins={bins}: at least 1 is needed.")
     confidence, right = _answers(task, logits, labels, temperature)
@@ -55,17 +55,17 @@ def reliability(task: str, logits: Any, labels: Any, *, bins: int = 10, temperat
 def expected_calibration_error(
     task: str, logits: Any, labels: Any, *, bins: int = 10, temperature: float = 1.0
 ) -> float:
-    """The mean gap between confidence and accuracy, over the bins, by their size."""
+    """Return the mean gap between confidence and accuracy over the bins, weighted by size."""
     found = reliability(task, logits, labels, bins=bins, temperature=temperature)
     total = sum(each.n for each in found)
     return sum(each.n * abs(each.confidence - each.accuracy) for each in found) / total
 
 
 def negative_log_likelihood(task: str, logits: Any, labels: Any, *, temperature: float = 1.0) -> float:
-    """The evaluation loss of these logits divided by the temperature."""
+    """Return the evaluation loss of these logits divided by the temperature."""
     outputs, truth = _checked(task, logits, labels, temperature)
     if task == "multilabel":
-        # log(1 + exp(x)) - x·y, by way of the absolute value: exp never overflows.
+        # log(1 + exp(x)) - x·y by way of the absolute value, so that exp never overflows.
         losses = np.maximum(outputs, 0) - outputs * truth + np.log1p(np.exp(-np.abs(outputs)))
         return float(losses.mean())
     top = outputs.max(axis=1)
@@ -74,24 +74,24 @@ def negative_log_likelihood(task: str, logits: Any, labels: Any, *, temperature:
 
 
 def fit_temperature(task: str, logits: Any, labels: Any) -> float:
-    """The temperature between 0.05 and 20 that minimises the negative log likelihood.
+    """Return the temperature between 0.05 and 20 that minimises the negative log likelihood.
 
-    Dividing logits by it changes no predicted label, only how sure the model says it is. Above 1 the model
-    was overconfident. Fit it on rows that the model was not trained on.
+    Dividing logits by it changes no predicted label, only the probabilities. Above 1 the model was overconfident. Fit
+    it on rows that the model was not trained on.
     """
     outputs, truth = _checked(task, logits, labels, 1.0)
     right = truth
-    if task != "multilabel":  # only how far logits of a row are apart counts
+    if task != "multilabel":  # only differences within a row matter
         outputs, right = outputs - outputs.max(axis=1, keepdims=True), np.eye(outputs.shape[1])[truth]
 
     def too_sure(log_temperature: float) -> float:
-        """The slope of the loss by 1/T, which only rises, since the loss is convex in it."""
+        """The slope of the loss in 1/T. It only rises, because the loss is convex in 1/T."""
         surplus = probabilities(task, outputs / math.exp(log_temperature)) - right
         return float((surplus * outputs).sum())
 
     if too_sure(0.0) == 0:
-        return 1.0  # as when all logits are equal: no temperature is better than another
-    # By halves, in log T, where 0.5 and 2 are equally far from 1: done before scipy's optimizers were imported.
+        return 1.0  # all logits are equal, for example: no temperature is better than another
+    # Bisection in log T, where 0.5 and 2 are equally far from 1. Importing scipy's optimizers would take longer.
     cold, hot = math.log(COLDEST), math.log(HOTTEST)
     while hot - cold > PRECISION:
         middle = (cold + hot) / 2
@@ -100,9 +100,9 @@ def fit_temperature(task: str, logits: Any, labels: Any) -> float:
 
 
 def usable_temperature(task: str, logits: Any, labels: Any) -> tuple[float, str]:
-    """The temperature for probabilities of new rows; 1 where these rows cannot tell it, and why.
+    """Return the temperature for new rows; 1 and the reason if these rows cannot determine it.
 
-    A few rows without a mistake would ask for certainty.
+    A few rows without a mistake would give probabilities near 1.
     """
     if len(labels) < MIN_ROWS:
         return 1.0, f"{len(labels)} rows are too few, {MIN_ROWS} are needed"
@@ -117,7 +117,7 @@ def usable_temperature(task: str, logits: Any, labels: Any) -> tuple[float, str]
 
 
 def divisor_in_words(temperature: float) -> str:
-    """A temperature for people: where the search ended at its bound, the bound says less than it seems to."""
+    """Format a temperature; at a bound, say that it may lie beyond."""
     if temperature > HOTTEST * (1 - BOUND):
         return f"{HOTTEST:g} or more"
     if temperature < COLDEST * (1 + BOUND):
@@ -126,7 +126,7 @@ def divisor_in_words(temperature: float) -> str:
 
 
 def _answers(task: str, logits: Any, labels: Any, temperature: float) -> tuple[Array, Array]:
-    """For each answer: how sure it was, and whether it is right."""
+    """Return for each answer its confidence, and whether it is right."""
     outputs, truth = _checked(task, logits, labels, temperature)
     chances, said = probabilities(task, outputs), predicted(task, outputs)
     sure = np.maximum(chances, 1 - chances).ravel() if task == "multilabel" else chances.max(axis=1)

@@ -1,9 +1,9 @@
-"""Sets of labels that hold the right one in a chosen share of rows, by split conformal prediction.
+"""Split conformal prediction: sets of labels that contain the right one in a chosen share of rows.
 
-The strangeness of a row is how unlikely its true label was, 1 - p; for several labels the least likely of the true
-ones; for a number how far off the prediction was. The set of a new row has every label that is no stranger than the
-right share of the rows that were kept aside. If new rows come from where those came from, the set holds the truth in at
-least the chosen share of them, and in at most 1 / (rows + 1) more. A set may be empty: no label fits the row.
+The nonconformity of a row is 1 - p of its true label; with several labels per row, that of the least likely true one;
+for a number, the distance to the prediction. The set of a new row contains every label whose nonconformity is at most
+the matching quantile of the calibration rows. If new rows are drawn like those, the set contains the truth in at
+least the chosen share of rows, and in at most 1 / (rows + 1) more. A set may be empty if no label fits.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from whet.errors import UsageError
 from whet.metrics.arrays import Array
 
 ROUNDING = 1e-9
-"""0.9 / (1 - 0.9) is a little more than 9 in binary numbers."""
+"""Tolerance for rounding: 0.9 / (1 - 0.9) is slightly above 9 in floating point."""
 
 
 def nonconformity(task: str, chances: Any, labels: Any) -> Array:
-    """One number a row; `chances` are probabilities [rows, labels], or predictions [rows, 1] for regression."""
+    """Return one number per row; `chances` are probabilities [rows, labels], or predictions [rows, 1] for
+    regression."""
     values, truth = np.asarray(chances, np.float64), np.asarray(labels)
     if task == "regression":
         return np.asarray(np.abs(values.reshape(-1) - truth))
@@ -31,7 +32,7 @@ def nonconformity(task: str, chances: Any, labels: Any) -> Array:
 
 
 def quantile_for(coverage: float, scores: Any) -> float:
-    """The strangeness up to which a label belongs into the set."""
+    """Return the quantile of nonconformity up to which a label belongs to the set."""
     if not 0 < coverage < 1:
         raise UsageError(f"The coverage is {coverage:g}.", "It must be above 0 and below 1, such as 0.9.")
     values = np.sort(np.asarray(scores, np.float64))
@@ -45,10 +46,10 @@ def quantile_for(coverage: float, scores: Any) -> float:
 
 
 def in_set(chances: Any, limit: float) -> Array:
-    """Which labels belong into the set of each row, [rows, labels]."""
+    """Return which labels are in the set of each row, [rows, labels]."""
     return np.asarray(1 - np.asarray(chances, np.float64) <= limit)
 
 
 def covered(task: str, chances: Any, labels: Any, limit: float) -> Array:
-    """For each row whether its set holds the truth."""
+    """Return for each row whether its set contains the truth."""
     return nonconformity(task, chances, labels) <= limit

@@ -1,7 +1,7 @@
-"""What accuracy, precision, recall, F1 and Matthews need to know of two label arrays: three counts a class.
+"""The counts per class from which accuracy, precision, recall, F1 and Matthews are computed.
 
-Rows may carry weights with leading axes [..., n]; then every count, and every score made of them, has those
-axes. A bootstrap of a thousand resamples is one matrix product that way.
+Rows may have weights with leading axes [..., n]; every count and every score then has those axes. So a bootstrap of a
+thousand resamples is one matrix product.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Counts:
-    """Rows by class, each array [..., k]: `hit` rightly given the class, `predicted` given it, `true` of it."""
+    """Rows per class, arrays [..., k]: `hit` correctly predicted, `predicted` as the class, `true` of the class."""
 
     classes: Array
     hit: Floats
@@ -28,7 +28,7 @@ class Counts:
     true: Floats
     rows: Floats
     fixed: bool
-    """Whether these are columns of several labels a row; else the classes that labels or predictions hold."""
+    """Whether the columns are several labels per row; otherwise they are the classes in labels or predictions."""
 
 
 def count(labels: Array, predictions: Array, weights: Array | None = None) -> Counts:
@@ -44,7 +44,7 @@ def count(labels: Array, predictions: Array, weights: Array | None = None) -> Co
 
 
 def ratio(top: Array, bottom: Array) -> Floats:
-    """top / bottom, and 0 where bottom is 0."""
+    """Return top / bottom, and 0 if bottom is 0."""
     top, bottom = np.asarray(top, dtype=np.float64), np.asarray(bottom, dtype=np.float64)
     return np.divide(top, bottom, out=np.zeros(np.broadcast_shapes(top.shape, bottom.shape)), where=bottom != 0)
 
@@ -66,7 +66,7 @@ def f1(counts: Counts) -> Floats:
 
 
 def matthews(counts: Counts) -> Floats:
-    """The multi-class Matthews correlation; 0 where labels or predictions are all one class."""
+    """Return the multi-class Matthews correlation; 0 if labels or predictions are all one class."""
     squared = counts.rows**2
     together = counts.hit.sum(axis=-1) * counts.rows - (counts.predicted * counts.true).sum(axis=-1)
     alone = (squared - (counts.predicted**2).sum(axis=-1)) * (squared - (counts.true**2).sum(axis=-1))
@@ -74,7 +74,7 @@ def matthews(counts: Counts) -> Floats:
 
 
 def of_class(measure: Callable[[Counts], Floats], counts: Counts, label: object) -> Floats:
-    """The measure of one class of two."""
+    """Return the measure of one class."""
     known = counts.classes.tolist()
     if counts.fixed or len(known) > 2:
         raise UsageError(
@@ -89,7 +89,7 @@ def of_class(measure: Callable[[Counts], Floats], counts: Counts, label: object)
 
 
 def averaged(measure: Callable[[Counts], Floats], counts: Counts, average: str) -> Floats:
-    """The measure over all classes: each alike (macro), by size (weighted), of the summed counts (micro)."""
+    """Return the measure over all classes: unweighted (macro), by size (weighted), or of the summed counts (micro)."""
     if average == "micro":
         hit, predicted, true = (
             part.sum(axis=-1, keepdims=True) for part in (counts.hit, counts.predicted, counts.true)
@@ -99,6 +99,6 @@ def averaged(measure: Callable[[Counts], Floats], counts: Counts, average: str) 
     if average == "weighted":
         return ratio((each * counts.true).sum(axis=-1), counts.true.sum(axis=-1))
     if average == "macro":
-        # Over the same classes whatever the weights: a resample without a rare class must not score the better for it.
+        # Always over the same classes: a resample without a rare class must not score better for it.
         return np.asarray(each.mean(axis=-1))
     raise UsageError(f"average={average!r} is unknown.", "Choose 'binary', 'macro', 'micro' or 'weighted'.")

@@ -1,4 +1,4 @@
-"""`load("glue", "mrpc")`: metric objects that work as the `evaluate` library's do, without a download."""
+"""`load("glue", "mrpc")`: metric objects with the interface of the `evaluate` library, without downloads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from whet.metrics.arrays import Array
 from whet.metrics.inputs import check_whole, checked_batch
 from whet.metrics.registry import GENERAL, GLUE, MetricSpec
 
-# Where `evaluate` would look for a metric's code and keep its batches. Here there is neither.
+# Arguments of `evaluate` about downloads and caches, which do not exist here.
 _WITHOUT_EFFECT = frozenset(
     {
         *(
@@ -32,7 +32,7 @@ _WITHOUT_EFFECT = frozenset(
 
 
 class Scorer(Protocol):
-    """What a metric object can do, whet's own or another library's."""
+    """The interface of a metric object, whet's own or another library's."""
 
     name: str
 
@@ -42,7 +42,7 @@ class Scorer(Protocol):
 
 
 class Metric:
-    """Collects predictions and references, a row, a batch or all at once, and computes its scores of them."""
+    """Collects predictions and references by row, by batch or at once, and computes scores from them."""
 
     def __init__(self, spec: MetricSpec, config_name: str) -> None:
         self.name = spec.name
@@ -57,7 +57,7 @@ class Metric:
         return f"<Metric {self.name!r} ({self.config_name}): {self.description}{options}>"
 
     def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
-        """Keep one row."""
+        """Add one row."""
         prediction = self._take_scores(prediction, kwargs)
         self._refuse(kwargs, ("prediction", "reference"))
         for value, name in ((prediction, "prediction"), (reference, "reference")):
@@ -66,13 +66,13 @@ class Metric:
         self._batches.append(checked_batch(self._recipe, [prediction], [reference]))
 
     def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
-        """Keep a batch of rows."""
+        """Add a batch of rows."""
         predictions = self._take_scores(predictions, kwargs)
         self._refuse(kwargs, ("predictions", "references"))
         self._batches.append(checked_batch(self._recipe, predictions, references))
 
     def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """The scores of all rows kept so far and those given here; afterwards none are kept."""
+        """Return the scores of all rows added so far and of those given here, then discard them."""
         predictions = self._take_scores(predictions, kwargs)
         self._refuse(kwargs, ("predictions", "references", *self.options), self.options)
         batches = list(self._batches)
@@ -83,7 +83,7 @@ class Metric:
                 f"{self.name} has nothing to compute.",
                 "Pass predictions= and references=, or call add_batch first.",
             )
-        # Only a result clears what was kept: after an error the same call can be made again, mended.
+        # The rows are kept after an error, so that the call can be corrected and repeated.
         result = self._computed(batches, kwargs)
         self._batches.clear()
         return result
@@ -94,7 +94,7 @@ class Metric:
         )
         check_whole(self._recipe, truth, predicted)
         try:
-            # The values of degenerate cases are documented; the libraries' warnings about them help nobody.
+            # The values of degenerate cases are documented, so the libraries' warnings are silenced.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return self._recipe.compute(truth, predicted, **options)
@@ -102,7 +102,7 @@ class Metric:
             raise UsageError(f"{self.name}: {error}") from error
 
     def _take_scores(self, predictions: Any, kwargs: dict[str, Any]) -> Any:
-        """Metrics of scores call their predictions `prediction_scores`."""
+        """Accept `prediction_scores`, the name used by metrics of scores."""
         if self._recipe.takes == "scores" and "prediction_scores" in kwargs:
             return kwargs.pop("prediction_scores")
         return predictions
@@ -114,7 +114,7 @@ class Metric:
 
 
 class Combined:
-    """Several metrics over the same rows, their results in one dictionary."""
+    """Several metrics on the same rows, with their results in one dictionary."""
 
     def __init__(self, metrics: Mapping[str, Scorer], force_prefix: bool = False) -> None:
         self.name = "combined"
@@ -123,16 +123,17 @@ class Combined:
         self._force_prefix = force_prefix
 
     def add(self, *, prediction: Any = None, reference: Any = None) -> None:
-        """Keep one row."""
+        """Add one row."""
         self.add_batch(predictions=[prediction], references=[reference])
 
     def add_batch(self, *, predictions: Any = None, references: Any = None) -> None:
-        """Keep a batch of rows."""
+        """Add a batch of rows."""
         for metric in self._metrics.values():
             metric.add_batch(predictions=predictions, references=references)
 
     def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Every metric's result; options go to the metrics that have them, shared keys get the name."""
+        """Return every metric's result. Options are passed to the metrics that accept them; equal keys get the
+        metric's name."""
         options = {name: getattr(metric, "options", tuple(kwargs)) for name, metric in self._metrics.items()}
         known = {option for each in options.values() for option in each}
         for option in kwargs:
@@ -155,9 +156,9 @@ class Combined:
 
 
 def load(path: str, config_name: str | None = None, **kwargs: Any) -> Metric:
-    """The metric of that name: "accuracy", "f1", … or "glue" with a task's name as configuration.
+    """Return the metric of that name: "accuracy", "f1", … or "glue" with a task's name as configuration.
 
-    Arguments of `evaluate.load` that say where to fetch or keep things are accepted and have no effect.
+    Arguments of `evaluate.load` about downloads and caches are accepted and have no effect.
     """
     for name in kwargs:
         if name not in (*_WITHOUT_EFFECT, "num_process"):
@@ -179,11 +180,11 @@ def load(path: str, config_name: str | None = None, **kwargs: Any) -> Metric:
 
 
 load_metric = load
-"""The same, under the name it had in `datasets`."""
+"""The same as `load`, under its name in `datasets`."""
 
 
 def combine(evaluations: Sequence[str | Scorer] | Mapping[str, str | Scorer], force_prefix: bool = False) -> Combined:
-    """Several metrics as one, given by name or as objects; the keys of a dictionary are used as prefixes."""
+    """Combine several metrics, given by name or as objects; the keys of a dictionary become prefixes."""
     if isinstance(evaluations, Mapping):
         return Combined({key: _object(each) for key, each in evaluations.items()}, force_prefix)
     found: dict[str, Scorer] = {}

@@ -1,4 +1,4 @@
-"""What people pass to a metric, checked: each usual mistake is refused with the values that show it."""
+"""Checks the inputs of metrics: each usual mistake raises with the values that show it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whet.metrics.registry import MetricSpec
 
 
 def checked_batch(spec: MetricSpec, predictions: Any, references: Any) -> tuple[Array, Array]:
-    """References and predictions of one batch as arrays that `spec` can compute with."""
+    """Return references and predictions of one batch as arrays for `spec`."""
     said_name = "prediction_scores" if spec.takes == "scores" else "predictions"
     names = ("references", said_name)
     truth, predicted = (
@@ -45,7 +45,7 @@ def checked_batch(spec: MetricSpec, predictions: Any, references: Any) -> tuple[
 
 
 def check_whole(spec: MetricSpec, truth: Array, predicted: Array) -> None:
-    """What can only be seen once all batches are there."""
+    """Make the checks that need all batches."""
     if spec.takes == "scores" and truth.ndim == 1 and predicted.ndim == 2 and predicted.shape[1] == 2:
         raise UsageError(
             f"prediction_scores has shape {predicted.shape}, but two classes take one score a row.",

@@ -1,10 +1,9 @@
-"""How far a score can be trusted: intervals, and the test of whether two models differ on the same rows.
+"""Confidence intervals of scores, and tests of whether two models differ on the same rows.
 
-Proportions (accuracy, exact match) have closed forms: Wilson's interval, and McNemar's exact test for two
-models. Every other metric is bootstrapped: rows are drawn again with replacement, and the middle 95% of the
-scores is the interval. Where rows have one class each, every class keeps its number of rows, and averages go over
-the same classes in every draw: one that loses a rare class would be another, easier task. Draws come from a seed, so
-the same arrays always give the same interval.
+Proportions (accuracy, exact match) have closed forms: Wilson's interval, and McNemar's exact test for two models.
+Every other metric is bootstrapped: rows are drawn with replacement, and the interval contains the middle 95% of the
+scores. If rows have one class each, every class keeps its number of rows, and averages use the same classes in every
+draw: a draw without a rare class would be an easier task. Draws use a seed, so equal arrays give equal intervals.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Metric = str | Callable[[Array, Array], float]
 PROPORTIONS = frozenset({"accuracy", "exact_match"})
 
 Weighted = Callable[[Array, Array, Array], Array]
-"""A metric of (labels, predictions, weights [..., n]): one value for each set of weights."""
+"""A metric of (labels, predictions, weights [..., n]): one value per set of weights."""
 
 
 def _counted(measure: Callable[[of.Counts], of.Floats]) -> Weighted:
@@ -60,7 +59,7 @@ _WEIGHTED: dict[str, Weighted] = {
 }
 
 Resampled = Callable[[Array, Array, Array], Array]
-"""A metric of (labels [n], predictions [n], rows drawn [resamples, n]): one value a resample."""
+"""A metric of (labels [n], predictions [n], drawn rows [resamples, n]): one value per resample."""
 
 
 def _pearsons(truth: Array, predicted: Array, rows: Array) -> Array:
@@ -73,11 +72,11 @@ def _spearmans(truth: Array, predicted: Array, rows: Array) -> Array:
 
 
 def _correlations(x: Array, y: Array) -> Array:
-    """`scores.pearson` of each pair of rows; sums and no matrix products, which would start threads for each."""
+    """Return `scores.pearson` of each pair of rows, by sums: matrix products would start threads for each."""
     with np.errstate(invalid="ignore", divide="ignore"):
         defined = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
         defined &= (np.ptp(x, axis=1) > 0) & (np.ptp(y, axis=1) > 0)
-        # Scaled before they are multiplied: neither 1e200 nor 1e-200 may overflow or vanish.
+        # Scaled before multiplying: neither 1e200 nor 1e-200 may overflow or vanish.
         x, y = (each / np.abs(each).max(axis=1, keepdims=True) for each in (x, y))
         x, y = (each - each.mean(axis=1, keepdims=True) for each in (x, y))
         products, squares = np.einsum("ij,ij->i", x, y), [np.einsum("ij,ij->i", each, each) for each in (x, y)]
@@ -86,7 +85,7 @@ def _correlations(x: Array, y: Array) -> Array:
 
 
 def _resampled_ranks(values: Array, rows: Array) -> Array:
-    """Ranks within each resample, equal values sharing the mean of theirs: counted, so that nothing is sorted."""
+    """Return the ranks within each resample, ties sharing their mean; counted instead of sorted."""
     distinct, group = np.unique(values, return_inverse=True)
     drawn = group[rows]
     places = drawn + len(distinct) * np.arange(len(rows))[:, None]
@@ -97,12 +96,12 @@ def _resampled_ranks(values: Array, rows: Array) -> Array:
 
 _RESAMPLED: dict[str, Resampled] = {"pearson": _pearsons, "spearman": _spearmans}
 
-_CELLS_AT_ONCE = 250_000  # resamples are drawn in blocks of at most this many numbers: they stay in the cache
+_CELLS_AT_ONCE = 250_000  # resamples are drawn in blocks of at most this many numbers, which fit into the cache
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A score, and the range that holds the true one with this confidence."""
+    """A score and its confidence interval."""
 
     value: float
     low: float
@@ -113,7 +112,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Paired:
-    """Two models on the same rows: `difference` is b - a."""
+    """Two models on the same rows; `difference` is b - a."""
 
     metric: str
     a: float
@@ -129,18 +128,18 @@ class Paired:
 
     @property
     def visible(self) -> bool:
-        """Whether these rows can tell the two apart."""
+        """Whether the difference is significant on these rows."""
         return self.p_value < 1 - self.confidence
 
 
 def wilson(right: float, n: int, confidence: float = 0.95) -> Interval:
-    """Wilson's interval for `right` rows of `n`; it stays inside 0 to 1 and is honest at both ends."""
+    """Return Wilson's interval for `right` rows of `n`; it stays within 0 and 1 and is accurate at both ends."""
     if n < 1 or not 0 <= right <= n:
         raise UsageError(f"wilson got {right} right of {n} rows.")
     z, share = _z(confidence), right / n
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    # At 0 and at n right the end is exact; rounding must not push the score out of its own interval.
+    # At 0 and n right rows the end is exact; rounding must not exclude the score from its interval.
     low, high = max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
     return Interval(share, low, high, n, confidence)
 
@@ -154,7 +153,7 @@ def bootstrap(
     resamples: int = 1000,
     seed: int = 0,
 ) -> Interval:
-    """The percentile interval of a metric: a name in `METRICS`, or any function (labels, predictions)."""
+    """Return the percentile interval of a metric: a name in `METRICS`, or any function (labels, predictions)."""
     truth, predicted = _rows(labels, predictions)
     value = _value(metric, truth, predicted)
     if metric in PROPORTIONS:
@@ -167,7 +166,7 @@ def bootstrap(
 def score_intervals(
     task: str, logits: Any, labels: Any, *, confidence: float = 0.95, resamples: int = 1000, seed: int = 0
 ) -> dict[str, Interval]:
-    """An interval for every metric that `score` gives for these logits."""
+    """Return an interval for every metric that `score` gives for these logits."""
     outputs, truth = checked(task, logits, labels)
     found: dict[str, Interval] = {}
     for name, value in score(task, outputs, truth).items():
@@ -186,11 +185,11 @@ def score_intervals(
 
 
 def standard_error(task: str, logits: Any, labels: Any, metric: str, *, resamples: int = 200, seed: int = 0) -> float:
-    """How far a metric moves from one draw of as many rows to the next; never 0 for a proportion."""
+    """Return the standard deviation of a metric over samples of this size; never 0 for a proportion."""
     outputs, truth = checked(task, logits, labels)
     if metric in PROPORTIONS:
         right = score(task, outputs, truth)[metric] * len(truth)
-        share = (right + 0.5) / (len(truth) + 1)  # all right on few rows is not certainly all right
+        share = (right + 0.5) / (len(truth) + 1)  # a perfect score on few rows is not certain
         return math.sqrt(share * (1 - share) / len(truth))
     draws = np.concatenate(
         [each for (each,) in _draws(metric, truth, (evidence(task, metric, outputs),), resamples, seed)]
@@ -200,7 +199,7 @@ def standard_error(task: str, logits: Any, labels: Any, metric: str, *, resample
 
 
 def absent_classes(task: str, labels: Any, classes: int) -> list[int]:
-    """Classes, or columns, that none of these rows has: no average can say anything of them."""
+    """Return the classes or columns without any row, which no average can include."""
     truth = as_array(labels, "labels")
     if task == "regression":
         return []
@@ -218,7 +217,7 @@ def paired(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Paired:
-    """Whether b differs from a on the same rows: McNemar's exact test for accuracy, else a paired bootstrap.
+    """Test whether b differs from a on the same rows: McNemar's exact test for accuracy, else a paired bootstrap.
 
     `a` and `b` are predictions, or scores for a ranking such as roc_auc.
     """
@@ -230,23 +229,22 @@ def paired(
     gaps = np.concatenate([y - x for x, y in _draws(metric, truth, (first, second), resamples, seed)])
     gaps = gaps[np.isfinite(gaps)]
     low, high = _middle(gaps, confidence, metric)
-    # The share of resamples on the far side of no difference, counting the data itself as one more resample.
+    # The share of resamples on the other side of zero, counting the data itself as one resample.
     beyond = 1 + min(int((gaps <= 0).sum()), int((gaps >= 0).sum()))
     p_value = min(1.0, 2 * beyond / (len(gaps) + 1))
     return Paired(_name(metric), one, two, two - one, low, high, p_value, len(truth), "bootstrap", confidence)
 
 
 def smallest_visible(n: int, p: float, *, disagreement: float | None = None, confidence: float = 0.95) -> float:
-    """The difference in accuracy, in points, under which two models on `n` rows are noise.
+    """Return the difference in accuracy, in points, below which two models on `n` rows cannot be told apart.
 
-    `p` is their accuracy. `disagreement` is the share of rows on which just one of them is right; where it is
-    not given, the two are taken to err independently. Two runs of one model agree more than that: the
-    figure is on the cautious side.
+    `p` is their accuracy. `disagreement` is the share of rows that exactly one of them gets right; without it, their
+    errors count as independent. Two runs of one model agree more often, so the result is conservative.
     """
     if n < 1 or not 0 <= p <= 1:
         raise UsageError(f"smallest_visible got {n} rows and accuracy {p}.", "Accuracy is a share from 0 to 1.")
     z = _z(confidence)
-    # Pulled towards a half, as in Wilson's interval: a perfect score on ten rows is not a certain one.
+    # Shrunk towards a half, as in Wilson's interval: a perfect score on ten rows is not certain.
     share = (p * n + z * z / 2) / (n + z * z)
     apart = 2 * share * (1 - share) if disagreement is None else disagreement
     return 100 * z * math.sqrt(apart / n)
@@ -260,7 +258,7 @@ def _mcnemar(metric: str, truth: Array, first: Array, second: Array, confidence:
     n, only_a, only_b = len(truth), int((a_right & ~b_right).sum()), int((b_right & ~a_right).sum())
     apart = only_a + only_b
     p_value = min(1.0, 2 * float(bdtr(min(only_a, only_b), apart, 0.5))) if apart else 1.0
-    # Bonett and Price's interval: one row more of each kind of disagreement, so that none seen is not none.
+    # Bonett and Price's interval adds one row of each kind of disagreement, so that zero seen is not zero.
     z, share_a, share_b = _z(confidence), (only_a + 1) / (n + 2), (only_b + 1) / (n + 2)
     half = z * math.sqrt((share_a + share_b - (share_b - share_a) ** 2) / (n + 2))
     middle = share_b - share_a
@@ -272,7 +270,7 @@ def _mcnemar(metric: str, truth: Array, first: Array, second: Array, confidence:
 def _draws(
     metric: Metric, truth: Array, predicted: tuple[Array, ...], resamples: int, seed: int
 ) -> Iterator[tuple[Array, ...]]:
-    """Scores of resampled rows, a block at a time, for each of the predictions on the same rows."""
+    """Yield scores of resampled rows, block by block, for each set of predictions on the same rows."""
     if resamples < 1:
         raise UsageError(f"resamples={resamples}: at least 1 is needed.")
     random = np.random.default_rng(seed)
@@ -300,7 +298,7 @@ def _weighted_draws(
     random: np.random.Generator,
     by_class: bool,
 ) -> Iterator[tuple[Array, ...]]:
-    """Equal rows are drawn together: how often each distinct row comes up is one multinomial draw a class."""
+    """Draw equal rows together: the counts of the distinct rows are one multinomial draw per class."""
     every = [truth, *predicted]
     table = np.column_stack([np.unique(part, return_inverse=True)[1].reshape(part.shape) for part in every])
     _, where, times = np.unique(table, axis=0, return_index=True, return_counts=True)

@@ -1,10 +1,10 @@
-"""What linear models make of the same rows: TF-IDF of the texts, or features of the model before it was trained.
+"""Linear models on the same rows: TF-IDF of the texts, or features of the pretrained model.
 
-Each function trains on some rows and gives logits of others in the model's own form, so that `scores` reads them as
-it reads the model's: log probabilities for one label a row, log odds for several, the numbers for regression.
+Each function trains on some rows and returns logits of others in the model's own form, so that `scores` reads them
+alike: log probabilities for one label per row, log odds for several, the numbers for regression.
 
-Nothing is tuned on the rows. The strengths were chosen once, on four GLUE tasks with 128 and some thousand rows; rows
-of features have a length of about 1, so that one strength serves many widths.
+Nothing is tuned on the rows. The regularization was chosen once, on four GLUE tasks with 128 and some thousand rows.
+Feature vectors have a length of about 1, so that one value fits many widths.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from whet.metrics.arrays import Array
 from whet.metrics.scores import MAIN_METRIC
 
 MAX_ROWS = 20_000
-"""Training rows of a baseline: more would take minutes, and change little."""
+"""Largest number of training rows of a baseline: more take minutes and change little."""
 MAX_CHARACTERS = 4_000
-"""Of a text: more than an encoder reads."""
+"""Largest part of a text, which is more than an encoder reads."""
 ALL_CHARACTERS = 10_000_000
-"""Of all training texts: counting their words takes some ten seconds."""
+"""Largest part of all training texts: counting their words takes about ten seconds."""
 MAX_TERMS = 100_000
 MAX_WEIGHTS = 1_500_000
-"""Terms times outputs."""
+"""Largest number of terms times outputs."""
 
 UNSEEN = float(np.log(1e-9))
-"""The log probability of a class, or the log odds of a label, that no training row has."""
+"""Log probability of a class, or log odds of a label, without training rows."""
 
-# Scripts that are written without spaces count a character as a word; signs such as ! and emoji are words, too.
+# In scripts without spaces each character counts as a word; signs such as ! and emoji are words too.
 _NO_SPACES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
 _TERM = rf"[{_NO_SPACES}]|[^\W{_NO_SPACES}]+|[^\w\s]"
 
@@ -41,16 +41,16 @@ FitPredict = Callable[[Array, Array], Array]
 
 
 def sample_rows(rows: int, most: int = MAX_ROWS, seed: int = 0) -> Array:
-    """All row numbers, or that many of them: in order, and the same ones every time."""
+    """Return all row numbers, or a reproducible sample of them, in order."""
     if rows <= most:
         return np.arange(rows, dtype=np.int64)
-    # numpy promises that the raw numbers of a bit generator never change.
+    # numpy guarantees that the raw numbers of a bit generator never change.
     raw = np.random.Philox(key=[seed, 0xBA5E]).random_raw(rows)
     return np.sort(np.argsort(raw, kind="stable")[:most]).astype(np.int64)
 
 
 def tfidf_rows(texts: Sequence[str], pairs: Sequence[str] | None = None, most: int = MAX_ROWS) -> Array:
-    """The training rows that `tfidf_predictions` takes: fewer of long texts."""
+    """Return the training rows that `tfidf_predictions` uses: fewer if the texts are long."""
     rows = sample_rows(len(texts), most)
     sizes = [min(len(text), MAX_CHARACTERS) for column in (texts, pairs or ()) for text in column]
     mean = sum(sizes) / max(1, len(texts))
@@ -68,10 +68,10 @@ def tfidf_predictions(
     *,
     most: int = MAX_ROWS,
 ) -> Array:
-    """Logits of the texts from a linear model on the training texts' words (those of `tfidf_rows`).
+    """Return logits of the texts from a linear model on the words of the training texts (those of `tfidf_rows`).
 
-    Single texts count words and neighbouring words. Pairs count the words of each text, which they share, which they
-    do not, and how alike the two are.
+    Single texts count words and pairs of neighbouring words. Text pairs count the words of each text, the shared and
+    the unshared ones, and the similarity of the texts.
     """
     labels = _checked(kind, train_labels, len(train_texts))
     if (train_pairs is None) != (pairs is None):
@@ -80,7 +80,7 @@ def tfidf_predictions(
     first = [train_texts[row] for row in rows]
     second = None if train_pairs is None else [train_pairs[row] for row in rows]
     terms = _Terms(first, second, min(MAX_TERMS, MAX_WEIGHTS // max(1, outputs)))
-    # The rows of pairs are longer as they are.
+    # Rows of pairs keep their greater length.
     strength = 3.0 if second is None else 1.0
     return _linear(kind, outputs, terms(first, second), labels[rows], terms(texts, pairs), strength)
 
@@ -88,7 +88,7 @@ def tfidf_predictions(
 def frozen_predictions(
     kind: str, outputs: int, train_features: Any, train_labels: Any, features: Any, *, most: int = MAX_ROWS
 ) -> Array:
-    """Logits of the rows of features [rows, width] from a linear model on those of the training rows."""
+    """Return logits of rows of features [rows, width] from a linear model on the training rows' features."""
     train, other = np.asarray(train_features, np.float64), np.asarray(features, np.float64)
     labels = _checked(kind, train_labels, len(train))
     if train.ndim != 2 or other.ndim != 2 or train.shape[1] != other.shape[1]:
@@ -96,20 +96,21 @@ def frozen_predictions(
     rows = sample_rows(len(train), most)
     train = train[rows]
     mean, spread = train.mean(axis=0), train.std(axis=0)
-    # A column that is constant, but for rounding, says nothing.
+    # A column that is constant up to rounding has no information.
     spread[spread <= 1e-6 * np.maximum(1.0, np.abs(mean))] = np.inf
     spread *= np.sqrt(train.shape[1])
     return _linear(kind, outputs, (train - mean) / spread, labels[rows], (other - mean) / spread, 1.0)
 
 
 def pair_features(first: Any, second: Any) -> Array:
-    """Features of two texts u and v as those of a pair: u, v, |u - v| and u · v by column, of vectors of length 1."""
+    """Return the features of a pair from those of its texts u and v: u, v, |u - v| and u · v by column, scaled to
+    length 1."""
     u, v = (_unit(np.asarray(each, np.float32)) for each in (first, second))
     return np.concatenate([u, v, np.abs(u - v), u * v], axis=1)
 
 
 def out_of_fold(fit_predict: FitPredict, folds: Any) -> Array:
-    """Logits of all rows, each from a model that was trained on the other folds only; `folds` has a number a row."""
+    """Return logits of all rows, each from a model trained on the other folds; `folds` has one number per row."""
     numbers = np.asarray(folds)
     distinct = np.unique(numbers)
     if numbers.ndim != 1 or len(distinct) < 2:
@@ -129,7 +130,7 @@ def out_of_fold(fit_predict: FitPredict, folds: Any) -> Array:
 
 
 class _Terms:
-    """Texts to sparse rows: what counts as a word, and how much, is learned from the training texts."""
+    """Maps texts to sparse rows; the vocabulary and its weights come from the training texts."""
 
     def __init__(self, texts: Sequence[str], pairs: Sequence[str] | None, most: int) -> None:
         from sklearn.feature_extraction.text import TfidfVectorizer
@@ -142,7 +143,7 @@ class _Terms:
             dtype=np.float64,
         )
         every = [*texts, *(pairs or ())]
-        # Texts without a single word would be refused.
+        # scikit-learn refuses texts without a single word.
         self._words.fit(_cut(every) if any(map(str.strip, every)) else ["nothing"])
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None) -> Any:
@@ -170,7 +171,7 @@ def _unit(rows: Array) -> Array:
 
 
 def _linear(kind: str, outputs: int, train: Any, labels: Array, rows: Any, strength: float) -> Array:
-    """Logits [rows, outputs]; `strength` is how freely the weights may grow."""
+    """Return logits [rows, outputs]; a higher `strength` means less regularization."""
     if kind == "regression":
         from sklearn.linear_model import Ridge
 
@@ -205,7 +206,7 @@ def _decisions(train: Any, labels: Array, rows: Any, strength: float) -> Array:
     from sklearn.linear_model import LogisticRegression
 
     with warnings.catch_warnings():
-        # A baseline that is not quite at its optimum is one all the same.
+        # A baseline close to its optimum is good enough.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model = LogisticRegression(C=strength, tol=1e-3, max_iter=1000).fit(train, labels)
     return np.asarray(model.decision_function(rows))

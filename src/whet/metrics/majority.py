@@ -1,4 +1,4 @@
-"""The score of not looking at the text: one constant answer, learned from the training labels."""
+"""The score of a constant answer, chosen from the training labels."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from whet.metrics.scores import FROM_MARGINS, MAIN_METRIC, TASK_METRICS, metric_
 
 @dataclass(frozen=True)
 class Majority:
-    """A constant answer and what it scores on the evaluation rows."""
+    """A constant answer and its scores on the evaluation rows."""
 
     label: Any
-    """A class; a tuple of 0/1 columns for several labels a row; a number for regression."""
+    """A class; a tuple of 0/1 columns for several labels per row; a number for regression."""
     metric: str
     value: float
     scores: dict[str, float]
-    """Every metric that a constant answer has."""
+    """Every metric that is defined for a constant answer."""
 
     def named(self, labels: Sequence[str]) -> Any:
-        """The answer with the names of its classes: one, or a list of them; a number where there are no classes."""
+        """Return the answer with class names: one, a list of them, or a number for regression."""
         if isinstance(self.label, tuple):
             return [name for name, chosen in zip(labels, self.label, strict=True) if chosen]
         return labels[int(self.label)] if labels else self.label
 
 
 def majority(task: str, labels_train: Any, labels_eval: Any) -> Majority:
-    """The training labels' commonest class (their mean for regression), scored on the evaluation labels.
+    """Return the commonest training class (or the mean for regression), scored on the evaluation labels.
 
-    With several labels a row the answer is the set of columns with the best micro F1 on the training labels:
-    the commonest set is often the empty one, which any model beats. A tie goes to the lowest class.
+    With several labels per row, the answer is the set of columns with the best micro F1 on the training labels: the
+    commonest set is often empty, which any model beats. Ties go to the lowest class.
     """
     if task not in MAIN_METRIC:
         raise UsageError(f"There is no task {task!r}.", nearest(task, MAIN_METRIC))
@@ -64,7 +64,7 @@ def _scored(task: str, label: Any, metric: str, truth: Array, answer: Array) -> 
 
 
 def _best_columns(train: Array) -> Array:
-    """The columns to answer always: the commonest ones, as many as give the best micro F1."""
+    """Return the columns of the best constant answer: the commonest ones, as many as give the best micro F1."""
     if train.ndim != 2:
         raise UsageError(f"labels_train has shape {train.shape}, but multilabel takes [rows, labels].")
     sizes = (train != 0).sum(axis=0)

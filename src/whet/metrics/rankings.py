@@ -1,7 +1,7 @@
-"""How well scores put the rows of class 1 above the others.
+"""Ranking metrics: how well scores order the rows of class 1 before the others.
 
-As in `counts`, rows may carry weights with leading axes [..., n], and the results then have those axes: the
-rows are sorted once, however many resamples are scored.
+As in `counts`, rows may have weights with leading axes [..., n], and so have the results. Rows are sorted once for
+all resamples.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from whet.metrics.arrays import Array
 from whet.metrics.counts import Floats, ratio
 
 Ranking = Callable[[Floats, Floats], Floats]
-"""Weights of class 1 and of the rest [..., groups], equal scores together, best score first."""
+"""Weights of class 1 and of the rest [..., groups], grouped by equal score, best score first."""
 
 
 def roc_auc(ones: Floats, rest: Floats) -> Floats:
-    """Share of pairs that stand in the right order, ties counting half; nan where a class is missing."""
+    """Return the share of pairs in the right order, ties counting half; nan if a class is missing."""
     below = rest.sum(axis=-1, keepdims=True) - np.cumsum(rest, axis=-1)
     pairs = ones.sum(axis=-1) * rest.sum(axis=-1)
     return np.where(pairs > 0, ratio((ones * (below + rest / 2)).sum(axis=-1), pairs), np.nan)
 
 
 def average_precision(ones: Floats, rest: Floats) -> Floats:
-    """Mean precision at the rows of class 1; nan where there are none."""
+    """Return the mean precision at the rows of class 1; nan if there are none."""
     hits, total = np.cumsum(ones, axis=-1), ones.sum(axis=-1)
     precision = ratio(hits, hits + np.cumsum(rest, axis=-1))
     return np.where(total > 0, ratio((ones * precision).sum(axis=-1), total), np.nan)
 
 
 def ranked(measure: Ranking, labels: Array, scores: Array, weights: Array | None = None) -> Floats:
-    """The measure of one score a row, or its mean over the columns on which it is defined."""
+    """Return the measure of one score per row, or its mean over the columns on which it is defined."""
     w = np.ones(len(labels)) if weights is None else np.asarray(weights, dtype=np.float64)
     if labels.ndim == 1:
         return measure(*_grouped(labels == 1, scores, w))

@@ -1,8 +1,8 @@
-"""The metrics that can be loaded by name: what each takes, computes and is called in the result.
+"""The metrics that can be loaded by name: their inputs, functions and result keys.
 
-Names, keyword arguments and result keys are those of the `evaluate` library, so that code written for it runs
-unchanged; the computing is scikit-learn's, imported when a metric is first computed. GLUE's own come from
-`scores`. Each function takes (references, predictions), checked, then its options by keyword.
+Names, keyword arguments and result keys are those of the `evaluate` library, so that code for it runs unchanged.
+scikit-learn computes them and is imported at the first call. The metrics of GLUE come from `scores`. Each function
+takes checked (references, predictions), then options by keyword.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class MetricSpec:
-    """One metric: its function, what its predictions are, and the configurations it is known under."""
+    """One metric: its function, the kind of its predictions, and its configurations."""
 
     name: str
     compute: Callable[..., Result]
@@ -34,7 +34,7 @@ class MetricSpec:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Keyword arguments of `compute` beside predictions and references."""
+        """Keyword arguments of `compute` besides predictions and references."""
         return tuple(signature(self.compute).parameters)[2:]
 
 
@@ -46,7 +46,7 @@ def _accuracy(references: Array, predictions: Array, normalize: bool = True, sam
 
 
 def _per_class(name: str) -> Callable[..., Result]:
-    """precision, recall and f1 differ in nothing but the function they call."""
+    """Return precision, recall or f1, which differ only in the function that they call."""
 
     def compute(
         references: Array,
@@ -171,7 +171,7 @@ def _average_precision(
 
 
 def _plain(value: Any) -> Any:
-    """A Python float, or the array where there is one value a class."""
+    """Return a Python float, or an array with one value per class."""
     return value if np.ndim(value) else float(value)
 
 
@@ -198,7 +198,7 @@ _ACCURACY_TASKS = ("sst2", "mnli", "mnli_matched", "mnli_mismatched", "qnli", "r
 
 _GLUE: dict[str, Callable[..., Result]] = {
     "cola": _glue_matthews,
-    # The diagnostic set, which `evaluate` lacks: GLUE itself scores it by Matthews correlation.
+    # The diagnostic set is missing in `evaluate`; GLUE scores it by Matthews correlation.
     "ax": _glue_matthews,
     "mrpc": _glue_accuracy_f1,
     "qqp": _glue_accuracy_f1,

@@ -1,14 +1,14 @@
-"""Scores: labels and predictions in, one number out; and `score`, a task's whole set from raw logits.
+"""Scores of labels and predictions, and `score`, all metrics of a task from raw logits.
 
-Written in numpy because a run's first evaluation should not wait for scikit-learn to be imported, and because
-a bootstrap asks for each of these a thousand times. The tests hold every one against scikit-learn.
+They are written in numpy: importing scikit-learn would delay a run's first evaluation, and a bootstrap calls each a
+thousand times. Tests compare every one with scikit-learn.
 
-Where a score is not defined, the value is fixed, and no library warns:
-- precision, recall and F1 of a class that nobody predicted or that nothing belongs to: 0.0
-- a correlation (Matthews, Pearson, Spearman) in which one side is constant, or not finite: 0.0
-- R² against constant labels: 1.0 when they are met exactly, else 0.0
-- ROC-AUC with one class, average precision without a positive row, errors of predictions that are not finite:
-  not finite either. `score` leaves those out, but always gives the task's main metric.
+If a score is not defined, its value is fixed, and no library warns:
+- precision, recall and F1 of a class without predictions or without rows: 0.0
+- a correlation (Matthews, Pearson, Spearman) with a constant or non-finite side: 0.0
+- R² against constant labels: 1.0 if they are met exactly, else 0.0
+- ROC-AUC with one class, average precision without a positive row, errors of non-finite predictions: not finite.
+  `score` leaves those out, but always returns the task's main metric.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAIN_METRIC = {
     "multilabel": "micro_f1",
     "regression": "pearson",
 }
-"""What decides the best step of a run when nobody says otherwise."""
+"""The metric that decides the best step unless the user sets another."""
 
 TASK_METRICS = {
     "binary": ("accuracy", "f1", "precision", "recall", "roc_auc", "matthews"),
@@ -38,16 +38,16 @@ TASK_METRICS = {
     "multilabel": ("micro_f1", "macro_f1", "exact_match", "average_precision"),
     "regression": ("pearson", "spearman", "mse", "mae", "r2"),
 }
-"""What `score` gives for each task."""
+"""The metrics that `score` returns for each task."""
 
 FROM_MARGINS = frozenset({"roc_auc", "average_precision"})
-"""Scores of a ranking: they read how sure the model is, not which label it gave."""
+"""Ranking scores, which read the model's confidence instead of its label."""
 
 _LOWER = frozenset({"loss", "mse", "rmse", "mae", "log_loss", "nll", "brier", "brier_score", "ece", "perplexity"})
 
 
 def higher_is_better(name: str) -> bool:
-    """Whether a larger value of this metric is the better one; losses and errors are better small."""
+    """Return whether a larger value of this metric is better; smaller losses and errors are better."""
     bare = name.removeprefix("eval_").removeprefix("test_")
     return not (bare in _LOWER or bare.endswith(("loss", "_error")))
 
@@ -56,17 +56,17 @@ def higher_is_better(name: str) -> bool:
 
 
 def accuracy(labels: Any, predictions: Any) -> float:
-    """Share of rows that are right; of several labels a row, all must be."""
+    """Share of rows that are right; with several labels per row, all of them must be."""
     return float(of.accuracy(of.count(*one_label_per_row(*_labels(labels, predictions)))))
 
 
 def precision(labels: Any, predictions: Any, *, average: str = "binary", pos_label: object = 1) -> float:
-    """Of the rows given the class, the share that belongs to it."""
+    """Share of the rows predicted as the class that belong to it."""
     return _by_class(of.precision, labels, predictions, average, pos_label)
 
 
 def recall(labels: Any, predictions: Any, *, average: str = "binary", pos_label: object = 1) -> float:
-    """Of the rows that belong to the class, the share that was given it."""
+    """Share of the rows of the class that are predicted as it."""
     return _by_class(of.recall, labels, predictions, average, pos_label)
 
 
@@ -96,7 +96,7 @@ def matthews_correlation(labels: Any, predictions: Any) -> float:
 
 
 def one_label_per_row(labels: Array, predictions: Array) -> tuple[Array, Array]:
-    """Several labels a row become one: right as a whole, or not."""
+    """Turn several labels per row into one: right as a whole, or not."""
     if labels.ndim == 1:
         return labels, predictions
     right = (labels == predictions).all(axis=1).astype(np.int64)
@@ -124,7 +124,7 @@ def _labels(labels: Any, predictions: Any) -> tuple[Array, Array]:
 
 
 def roc_auc(labels: Any, scores: Any) -> float:
-    """Chance that a row of class 1 scores above one of class 0; the mean over columns if 2-D."""
+    """Probability that a row of class 1 scores above one of class 0; the mean over columns if 2-D."""
     return _ranking(rankings.roc_auc, labels, scores)
 
 
@@ -147,7 +147,7 @@ def log_loss(labels: Any, probabilities: Any) -> float:
         chances = np.stack([1 - chances, chances], axis=1)
     _check_classes(truth, chances.shape[1])
     right = chances[np.arange(len(truth)), truth]
-    # One certain mistake would make the mean infinite, and say nothing of the other rows.
+    # One confident mistake would make the mean infinite.
     return float(-np.log(np.maximum(right, np.finfo(np.float64).eps)).mean())
 
 
@@ -195,7 +195,7 @@ def r2(labels: Any, predictions: Any) -> float:
 def _correlation(x: Array, y: Array) -> float:
     if not np.isfinite(x).all() or not np.isfinite(y).all() or np.ptp(x) == 0 or np.ptp(y) == 0:
         return 0.0
-    # Scaled before they are multiplied: neither 1e200 nor 1e-200 may overflow or vanish.
+    # Scaled before multiplying: neither 1e200 nor 1e-200 may overflow or vanish.
     x, y = x / np.abs(x).max(), y / np.abs(y).max()
     x, y = x - x.mean(), y - y.mean()
     norms = float(np.linalg.norm(x) * np.linalg.norm(y))
@@ -203,7 +203,7 @@ def _correlation(x: Array, y: Array) -> float:
 
 
 def _ranks(values: Array) -> Array:
-    """Ranks from 1; equal values share the mean of theirs."""
+    """Return ranks from 1; ties share their mean."""
     _, group, size = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(size) - (size - 1) / 2)[group]
 
@@ -231,11 +231,11 @@ METRICS: dict[str, Callable[[Any, Any], float]] = {
     "mae": mae,
     "r2": r2,
 }
-"""Every score by its name: (labels, predictions or, for the rankings, scores) -> float."""
+"""Every score by name: (labels, predictions or, for rankings, scores) -> float."""
 
 
 def metric_named(name: str) -> Callable[[Any, Any], float]:
-    """The score of that name, or an error that names the nearest."""
+    """Return the score of that name; the error names the nearest one."""
     if name not in METRICS:
         raise UsageError(f"There is no metric {name!r}.", nearest(name, METRICS))
     return METRICS[name]
@@ -245,18 +245,18 @@ def metric_named(name: str) -> Callable[[Any, Any], float]:
 
 
 def score(task: str, logits: Any, labels: Any) -> dict[str, float]:
-    """The task's metrics (`TASK_METRICS`) from raw logits [n, k]; those not defined on them are left out."""
+    """Return the task's metrics (`TASK_METRICS`) from raw logits [n, k]; undefined ones are left out."""
     outputs, truth = checked(task, logits, labels)
     values = {name: metric_named(name)(truth, evidence(task, name, outputs)) for name in TASK_METRICS[task]}
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def probabilities(task: str, logits: Any) -> Array:
-    """Softmax for one label a row, sigmoid for several, the numbers themselves for regression."""
+    """Return softmax for one label per row, sigmoid for several, the numbers themselves for regression."""
     outputs = checked_logits(task, logits)
     if task == "regression":
         return outputs
-    # An infinite logit is certainty, not a nan.
+    # An infinite logit means certainty instead of nan.
     outputs = np.nan_to_num(outputs, nan=np.nan, posinf=1e30, neginf=-1e30)
     if task == "multilabel":
         small = np.exp(-np.abs(outputs))
@@ -266,28 +266,28 @@ def probabilities(task: str, logits: Any) -> Array:
 
 
 def predicted(task: str, logits: Any) -> Array:
-    """Class numbers [n], 0/1 columns [n, k] (probability at least 0.5), or numbers [n] for regression."""
+    """Return class numbers [n], 0/1 columns [n, k] (probability at least 0.5), or numbers [n] for regression."""
     outputs = checked_logits(task, logits)
     if task == "regression":
         return outputs[:, 0]
     if task == "multilabel":
         return (probabilities(task, outputs) >= 0.5).astype(np.int64)
-    # A nan never wins: a model that diverged has a score all the same.
+    # A nan never wins, so that a diverged model still gets a score.
     return np.asarray(np.where(np.isnan(outputs), -np.inf, outputs).argmax(axis=1))
 
 
 def evidence(task: str, name: str, logits: Any) -> Array:
-    """What the metric of that name compares with the labels: predicted labels, or how sure the model is."""
+    """Return what the metric compares with the labels: predicted labels, or the model's confidence."""
     if name not in FROM_MARGINS:
         return predicted(task, logits)
     outputs = checked_logits(task, logits)
-    # Differences of logits, not probabilities: those saturate at 1.0, and rows would tie.
+    # Differences of logits instead of probabilities, which saturate at 1.0 and would tie.
     with np.errstate(invalid="ignore"):
         return outputs[:, 1] - outputs[:, 0] if task == "binary" else outputs
 
 
 def checked(task: str, logits: Any, labels: Any) -> tuple[Array, Array]:
-    """Logits [n, k] as float64 and labels of the task's shape and range."""
+    """Return logits [n, k] as float64 and labels of the task's shape and range."""
     outputs = checked_logits(task, logits)
     truth = as_array(labels, "labels")
     check_rows(truth, outputs, ("labels", "logits"))
@@ -308,7 +308,7 @@ def checked(task: str, logits: Any, labels: Any) -> tuple[Array, Array]:
 
 
 def checked_logits(task: str, logits: Any) -> Array:
-    """Logits as float64 [n, k], with the number of columns that the task has."""
+    """Return logits as float64 [n, k] with the task's number of columns."""
     if task not in MAIN_METRIC:
         raise UsageError(f"There is no task {task!r}.", nearest(task, MAIN_METRIC))
     outputs = as_floats(logits, "logits")

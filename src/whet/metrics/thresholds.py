@@ -1,7 +1,7 @@
-"""Where to draw the line: a threshold for a goal, and which answers to leave to a person.
+"""Decision thresholds for a goal, and abstention from unsure answers.
 
-What a threshold was chosen on says too much of how well it does. What to expect is therefore measured across folds:
-a threshold is chosen on nine tenths of the rows and measured on the tenth left out, ten times; the counts are added.
+A threshold looks better on the rows that it was chosen on. Its expected result is therefore measured across folds: it
+is chosen on nine tenths of the rows and measured on the rest, ten times, and the counts are added.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from whet.metrics.arrays import Array
 from whet.metrics.intervals import Interval, bootstrap, wilson
 
 FEWEST = 10
-"""A threshold that gives the label to fewer rows than this is held by luck."""
+"""Smallest number of rows that a threshold may select; fewer would be luck."""
 FOLDS = 10
 _FORMS = 'precision>=0.95, recall>=0.9, f1 or cost=fp:1,fn:10 (in quotes: "precision>=0.95")'
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What a threshold is to reach."""
+    """The goal of a threshold."""
 
     kind: str
     """`precision`, `recall`, `f1` or `cost`."""
@@ -58,7 +58,7 @@ def parse_goal(text: str) -> Goal:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a threshold may be expected to do on rows like these."""
+    """The expected result of a threshold on rows like these."""
 
     precision: Interval
     recall: Interval
@@ -70,14 +70,15 @@ class Expected:
 
 
 def choose_threshold(goal: Goal, truth: Any, chances: Any) -> float:
-    """The threshold on the chance of a label that reaches the goal on these rows; it lies between two rows.
+    """Return the threshold on a label's probability that reaches the goal on these rows; it lies between two rows.
 
-    For a least precision the one with the most recall, for a least recall the one with the most precision.
+    For a minimum precision it is the one with the highest recall, for a minimum recall the one with the highest
+    precision.
     """
     right, values = np.asarray(truth, bool), np.asarray(chances, np.float64)
     if not right.any():
         raise UsageError("No row has the label, so no threshold can be chosen for it.")
-    # Candidate k gives the label to the k + 1 rows with the highest chances; rows that tie go together.
+    # Candidate k selects the k + 1 rows with the highest probabilities; ties go together.
     order = np.argsort(-values, kind="stable")
     values, hits = values[order], np.cumsum(right[order])
     last = np.append(values[1:] != values[:-1], True)
@@ -98,7 +99,7 @@ def choose_threshold(goal: Goal, truth: Any, chances: Any) -> float:
     else:
         cost = goal.false_positive * (given - hits) + goal.false_negative * (right.sum() - hits)
         if goal.false_negative * right.sum() < cost.min():
-            return _above(values[0])  # never giving the label is cheapest
+            return _above(values[0])  # never predicting the label is cheapest
         best = int(np.argmin(cost))
     place = int(at[best])
     below = values[place + 1] if place + 1 < len(values) else 0.0
@@ -110,13 +111,13 @@ def _above(value: float) -> float:
 
 
 def expected_of(goal: Goal, truth: Any, chances: Any) -> Expected:
-    """What `choose_threshold` leads to, measured across folds."""
+    """Return the result of `choose_threshold`, measured across folds."""
     right, values = np.asarray(truth, bool), np.asarray(chances, np.float64)
 
     def choose(rows: Array) -> float:
         try:
             return choose_threshold(goal, right[rows], values[rows])
-        except UsageError:  # fewer rows may not support what all of them do
+        except UsageError:  # fewer rows may not reach what all of them reach
             return choose_threshold(goal, right, values)
 
     said = across_folds(len(right), lambda kept, left: values[left] >= choose(kept)).astype(bool)
@@ -132,7 +133,7 @@ def expected_of(goal: Goal, truth: Any, chances: Any) -> Expected:
 
 
 def across_folds(rows: int, answer: Callable[[Array, Array], Array]) -> Array:
-    """For each row what `answer(kept, left)` says of the rows left out, when it was among them."""
+    """Return `answer(kept, left)` of each row, from the fold in which it was left out."""
     folds = np.random.default_rng(0).permutation(rows) % min(FOLDS, rows)
     found = np.zeros(rows)
     for fold in range(folds.max() + 1):
@@ -144,18 +145,18 @@ def across_folds(rows: int, answer: Callable[[Array, Array], Array]) -> Array:
 
 @dataclass(frozen=True)
 class Abstention:
-    """What leaving unsure rows to a person does, measured across folds."""
+    """The expected result of leaving unsure rows unanswered, measured across folds."""
 
     error: Interval
-    """Of the rows that the model answers."""
+    """Share of wrong rows among the answered ones."""
     answered: Interval
-    """Share of rows that it answers."""
+    """Share of answered rows."""
 
 
 def choose_confidence(error: float, right: Any, confidence: Any) -> float:
-    """The lowest confidence from which on at most this share of answers is wrong.
+    """Return the lowest confidence from which on at most this share of answers is wrong.
 
-    One wrong answer more than there is counts, so that a few rows without a mistake prove nothing.
+    One additional wrong answer is counted, so that a few rows without a mistake prove nothing.
     """
     if not 0 < error < 1:
         raise UsageError(f"The error to keep to is {error:g}.", "It must be above 0 and below 1, such as 0.05.")
@@ -176,7 +177,7 @@ def choose_confidence(error: float, right: Any, confidence: Any) -> float:
 
 
 def expected_abstention(error: float, right: Any, confidence: Any) -> Abstention:
-    """What `choose_confidence` leads to, measured across folds."""
+    """Return the result of `choose_confidence`, measured across folds."""
     good, sure = np.asarray(right, bool), np.asarray(confidence, np.float64)
 
     def choose(rows: Array) -> float:
