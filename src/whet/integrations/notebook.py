@@ -2,7 +2,7 @@
 
     view = NotebookView()
     for event in training:
-        view.listen(event)
+        view.on_event(event)
     view.close()
 
 What is shown is plain HTML and SVG without scripts, so it looks the same when the notebook is opened again, in
@@ -22,7 +22,7 @@ from whet.runs.report.charts import charts_of, metric_words
 from whet.runs.report.svg import escape, render
 
 SECONDS_BETWEEN = 0.5
-"""Drawing takes some milliseconds of the training process: twice a second is live enough."""
+"""Seconds between two drawings, each of which takes milliseconds of the training process."""
 SHOWN_EVALUATIONS = 30
 _POINTS = 400
 
@@ -30,7 +30,7 @@ _CELL = "style='text-align:right;padding:3px 12px 3px 0;font-variant-numeric:tab
 
 
 def in_notebook() -> bool:
-    """Whether there is a notebook to draw in; a plain IPython prompt is not one."""
+    """Return whether there is a notebook to draw in; a plain IPython prompt is none."""
     import sys
 
     if "IPython" not in sys.modules:
@@ -46,12 +46,12 @@ class NotebookView:
 
     def __init__(self, earlier: Sequence[Record] = ()) -> None:
         self.records: list[Record] = list(earlier)
-        """`earlier` are the records of a run that goes on."""
+        """`earlier` are the records of a resumed run."""
         self._handle: Any = None
         self._drawn = 0.0
 
     def on_event(self, event: Any, job: Any = None) -> None:
-        """An event of the training loop; what is not a record is passed over."""
+        """Handle an event of the training loop; events that are no records are ignored."""
         if not isinstance(event, Record):
             return
         self.records.append(event)
@@ -60,7 +60,7 @@ class NotebookView:
             self.draw()
 
     def draw(self) -> None:
-        """Show the run as it stands, in place of what was shown before."""
+        """Show the current state of the run in place of the previous one."""
         from IPython.display import display
 
         shown = Figure(list(replay(self.records)))
@@ -71,13 +71,13 @@ class NotebookView:
         self._drawn = time.monotonic()
 
     def close(self) -> None:
-        """The last state: this is what the saved notebook keeps."""
+        """Show the final state, which the saved notebook keeps."""
         if self.records:
             self.draw()
 
 
 class Figure:
-    """Records as a notebook shows them: curves, the verdict, a row an evaluation."""
+    """Records as shown by a notebook: curves, the verdict, one row per evaluation."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self.records = list(records)
@@ -91,7 +91,7 @@ class Figure:
         )
 
     def __repr__(self) -> str:
-        """For viewers without HTML: the evaluations as plain lines."""
+        """Return the evaluations as plain lines, for viewers without HTML."""
         lines = [_plain(record, self.curves) for record in _evaluations(self.records, self.curves)]
         return "\n".join(lines) or "no evaluation yet"
 
@@ -108,7 +108,7 @@ def _head(records: list[Record]) -> list[str]:
 
 
 def _verdict(records: list[Record]) -> str:
-    """Judged anew at the end; on the way, what the run itself said last."""
+    """Return the verdict: computed at the end, before that the last recorded one."""
     if any(isinstance(record, End) for record in records):
         from whet.runs.verdict.judge import verdict_of
 

@@ -1,6 +1,6 @@
 """Experiment trackers, fed from a run's records or a Trainer's logs.
 
-None is used unless it is named, none asks for an account, and none can stop a training.
+None is used unless the user names it, none asks for an account, and none can stop a training.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Values = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tracker shows the run."""
+    """Where a tracker stores the run."""
 
     folder: Path
     project: str
@@ -30,7 +30,7 @@ class Place:
 
 
 class Tracker(Protocol):
-    """Somewhere outside where numbers by step are shown."""
+    """An external tool that shows numbers by step."""
 
     def open(self, settings: Mapping[str, Any]) -> None: ...
 
@@ -40,7 +40,7 @@ class Tracker(Protocol):
 
 
 class TensorBoard:
-    """Event files in the place's folder."""
+    """Event files in the run's folder."""
 
     def __init__(self, place: Place) -> None:
         self.folder = place.folder
@@ -87,7 +87,7 @@ class Wandb:
 
 
 def wandb_mode() -> str:
-    """What WANDB_MODE asks for; else online only with a stored key, because wandb would ask for one."""
+    """Return WANDB_MODE; otherwise online only with a stored key, because wandb would ask for one."""
     import netrc
 
     if asked := os.environ.get("WANDB_MODE"):
@@ -150,12 +150,12 @@ TRACKERS: dict[str, Callable[[Place], Tracker]] = {
 
 
 def make_trackers(names: Sequence[str], place: Place, notice: Callable[[str], None]) -> Trackers:
-    """Those that were asked for; `all` means those that are installed."""
+    """Return the requested trackers; `all` means the installed ones."""
     return Trackers({name: TRACKERS[name](place) for name in available(names)}, notice)
 
 
 def available(names: Sequence[str]) -> list[str]:
-    """The trackers that are meant; refused where one is unknown or not installed."""
+    """Return the requested trackers; raise for one that is unknown or not installed."""
     if list(names) == ["all"]:
         return [name for name in TRACKERS if find_spec(name)]
     asked = [name for name in names if name != "none"]
@@ -168,7 +168,7 @@ def available(names: Sequence[str]) -> list[str]:
 
 
 class Trackers:
-    """Several at once. One that fails is left out from then on, and said to be."""
+    """Several trackers. One that fails is dropped with a warning."""
 
     def __init__(self, trackers: Mapping[str, Tracker], notice: Callable[[str], None]) -> None:
         self.trackers, self._notice = dict(trackers), notice
@@ -196,12 +196,12 @@ class Trackers:
 def tracked(
     names: Sequence[str], place: Place, settings: Mapping[str, Any], notice: Callable[[str], None]
 ) -> Iterator[Callable[[Any], None]]:
-    """Within this context the events that are handed over reach the trackers."""
+    """Context in which events are passed on to the trackers."""
     trackers = make_trackers(names, place, notice)
     trackers.open(settings)
 
     waiting: dict[int, Evaluation] = {}
-    """What folds measured before the steps that it stands for: trackers take steps in their order only."""
+    """Evaluations of folds, held back until their steps are reached: trackers need steps in order."""
 
     def track(event: Any) -> None:
         if isinstance(event, Evaluation) and event.out_of_fold:
@@ -219,7 +219,7 @@ def tracked(
 
 
 def values_of(record: Record) -> dict[str, float]:
-    """The numbers of a record by the names that trackers group by; empty where it has none."""
+    """Return the numbers of a record by tracker names, which group them; empty if it has none."""
     if isinstance(record, Step):
         found = {"loss": record.loss, "learning_rate": record.learning_rate, "epoch": record.epoch}
         if record.grad_norm is not None:
