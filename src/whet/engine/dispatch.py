@@ -1,4 +1,4 @@
-"""Which of the engine's paths trains this model: the fastest that computes the same training."""
+"""Chooses which of the engine's paths trains a model: the fastest that computes the same training."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def choose_path(
     optimizer: torch.optim.Optimizer | None = None,
     every_word: bool = False,
 ) -> tuple[Network, Stepper]:
-    """A network and the stepper that trains it.
+    """Return a network and the stepper that trains it.
 
-    `tokens` are all the rows it will ever see, the ones to train on first; `order` is theirs. `optimizer` is used
-    where the path does not write its update out itself; with `every_word` it trains the whole vocabulary.
+    `tokens` are all the rows of the run, with the training rows first; `order` is the order of those. `optimizer` is
+    used if the path does not compute the update itself; with `every_word` it trains the whole vocabulary.
     """
     keep_numbers_exact(model)
     network, stepper = _choose_path(model, loss, config, hardware, tokens, ranks, order, optimizer, every_word)
@@ -70,7 +70,7 @@ def _choose_path(
         from whet.engine.fused.network import FusedNetwork
         from whet.engine.fused.stepper import FusedStepper
 
-        # Only an update on the CPU, alone and without decay, passes over words that it has not met yet.
+        # Only an update on one CPU process without decay can skip words that have not occurred yet.
         alone = hardware.device.type == "cpu" and config.weight_decay == 0 and ranks.world == 1
         used = None if every_word else used_ids(tokens, model.config.vocab_size, order if alone else None)
         room = (config.batch_size, max_tokens(tokens[0], config.batch_size))
@@ -111,7 +111,7 @@ def _stepper_settings(network: Network, loss: Loss, config: TrainConfig, hardwar
 
 
 def choose_network(model: Any, hardware: Hardware) -> Network:
-    """The fastest network for prediction alone: no room for gradients or moments."""
+    """Return the fastest network for prediction alone, without memory for gradients or moments."""
     keep_numbers_exact(model)
     reason = why_not_fused(model) or _why_not_here(hardware)
     if reason:
@@ -124,10 +124,10 @@ def choose_network(model: Any, hardware: Hardware) -> Network:
 
 
 def used_ids(tokens: Sequence[Tokens], vocabulary: int, order: BatchOrder | None = None) -> np.ndarray[Any, Any]:
-    """Every token id that occurs. Read in pieces: a large table is mapped from disk.
+    """Return every token id that occurs, read in pieces because a large table is mapped from disk.
 
-    With the order of training, ids stand in the order in which it meets them, as far as a look ahead goes: then those
-    that were never met are the last ones.
+    If the training order is given, ids are sorted by their first use within the look-ahead; ids without use come
+    last.
     """
     seen = np.zeros(vocabulary, dtype=bool)
     for table in tokens:
@@ -142,7 +142,7 @@ def used_ids(tokens: Sequence[Tokens], vocabulary: int, order: BatchOrder | None
 
 
 def _ids_in_training_order(tokens: Tokens, order: BatchOrder) -> np.ndarray[Any, Any]:
-    """Token ids of the first epoch in training order, at most about so many."""
+    """Return about `LOOK_AHEAD` token ids of the first epoch in training order."""
     parts, count = [np.zeros(0, dtype=np.int64)], 0
     for index in range(order.steps_per_epoch):
         parts.append(pack(tokens, tokens.rows_of(order.batch(0, index))).input_ids)
@@ -153,14 +153,14 @@ def _ids_in_training_order(tokens: Tokens, order: BatchOrder) -> np.ndarray[Any,
 
 
 def max_tokens(tokens: Tokens, rows: int) -> int:
-    """What the longest rows of the table hold together: no batch of so many rows can have more."""
+    """Return the total length of the longest rows of the table: an upper bound for any batch of that many rows."""
     lengths = tokens.row_lengths
     longest = np.partition(lengths, -min(rows, len(lengths)))[-rows:]
     return int(longest.sum()) + 256
 
 
 def short_batch_tokens(lengths: np.ndarray[Any, Any], order: BatchOrder | None, batch_size: int, world: int) -> int:
-    """About one batch of twenty has fewer tokens than this; 0 where batches are not drawn by chance."""
+    """Return a length that about one batch in twenty falls below; 0 if batches are not drawn at random."""
     if order is None or order.kind != "random":
         return 0
     rows = min(batch_size, order.batch_size // world)
@@ -168,7 +168,7 @@ def short_batch_tokens(lengths: np.ndarray[Any, Any], order: BatchOrder | None, 
 
 
 def _why_not_here(hardware: Hardware) -> str:
-    """Why this device cannot run fused layers, if it cannot."""
+    """Return why this device cannot run the fused layers; empty if it can."""
     if hardware.device.type == "cpu":
         return ""
     if hardware.device.type != "cuda":

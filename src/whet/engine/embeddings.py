@@ -1,7 +1,6 @@
-"""What the pretrained encoder makes of texts before it is trained: the mean of each row's last hidden states.
+"""Embeddings of texts by the untrained encoder: the mean of each row's last hidden states.
 
-The frozen baseline reads these. It takes the model as it was loaded: once a model is being trained, its weights are
-other ones.
+The frozen baseline uses these. It needs the model as it was loaded, before training changes its weights.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ MAX_ROWS_PER_BATCH = 1024
 
 
 class MeanNetwork(Network):
-    """The model's encoder without its head: a batch in, the mean of each row's tokens out."""
+    """The model's encoder without its head: maps a batch to the mean hidden state of each row's tokens."""
 
     def __init__(self, model: Any, hardware: Hardware) -> None:
         super().__init__(model, hardware.device, packed=False)
@@ -45,7 +44,7 @@ def mean_token_features(
     rows: Rows | None = None,
     check_interrupt: Interrupt = lambda: None,
 ) -> Array:
-    """float32 [rows, width] in input order; the model ends in evaluation mode, on the device."""
+    """Return float32 [rows, width] in input order; leaves the model in evaluation mode on the device."""
     if not (len(tokens) if rows is None else len(rows)):
         return np.zeros((0, model.config.hidden_size), dtype=np.float32)
     return compute_logits(
@@ -69,7 +68,8 @@ def embed_texts(
     *,
     check_interrupt: Interrupt = lambda: None,
 ) -> Array:
-    """float32 [texts, width]: each text by itself, as a pair's texts must be. Equal texts are computed once."""
+    """Return float32 [texts, width], each text on its own, as the texts of a pair must be. Equal texts are computed
+    once."""
     distinct = {text: number for number, text in enumerate(dict.fromkeys(texts))}
     tokens = TextTokenizer(tokenizer, max_length, long)(list(distinct))
     features = mean_token_features(model, tokens, hardware, check_interrupt=check_interrupt)

@@ -1,4 +1,4 @@
-"""A model and a token table to logits in input order, and logits to an evaluation record's numbers."""
+"""Computes the logits of a token table in input order."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from whet.utils.memory import free_cached_memory, is_memory_error, no_room_for_o
 
 Array = np.ndarray[Any, Any]
 Interrupt = Callable[[], None]
-"""Called between batches; raises to leave the evaluation early."""
+"""Called between batches; raises to stop the evaluation."""
 Smaller = Callable[[int], None]
-"""Called with the rows a batch that are left when memory ran out."""
+"""Called with the new number of rows per batch after running out of memory."""
 
 
 def tokens_per_batch(device: torch.device) -> int:
-    """Enough to fill the device, small enough for its caches and its memory."""
+    """Return a number of tokens that fills the device and still fits its caches and memory."""
     return {"cpu": 2048, "cuda": 16384}.get(device.type, 4096)
 
 
@@ -47,9 +47,9 @@ def compute_logits(
     if not len(texts):
         return np.zeros((0, network.model.config.num_labels), dtype=np.float32)
     chosen, lengths = tokens.rows_of(texts), tokens.row_lengths
-    if network.model.training:  # asked first: telling every module takes as long as a small forward pass
+    if network.model.training:  # checked first: setting the mode of every module takes as long as a small forward pass
         network.model.eval()
-    # Longest first, so that memory is taken once and running out of it shows at once.
+    # Longest first, so that memory is allocated once and running out of it shows at once.
     order = np.argsort(-lengths[chosen], kind="stable").astype(np.int64)
     parts: list[Tensor] = []
     done = 0
@@ -59,7 +59,7 @@ def compute_logits(
             check_interrupt()
             most = batch_rows
             if batch_tokens is not None:
-                # As many for every length in a step of the grid: then batches come in few shapes.
+                # The same number of rows for all lengths of one grid step, so that batches have few shapes.
                 longest = int(lengths[chosen[order[done]]])
                 most = min(batch_rows, max(1, batch_tokens // (-(-longest // GRID_GRAIN) * GRID_GRAIN)))
             places = order[done : done + most]
@@ -69,7 +69,7 @@ def compute_logits(
                 continue
             except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
                 batch_rows = _half(error, len(places))
-            # Out here the error is gone, and with it what it held of the failed batch.
+            # Outside the handler the error is freed, and with it the tensors of the failed batch.
             free_cached_memory(hardware.device)
             on_smaller_batch(batch_rows)
     logits = torch.cat(parts).cpu().numpy()
@@ -86,7 +86,7 @@ def mean_of_windows(logits: Array, windows: Array) -> Array:
 
 
 def _half(error: BaseException, rows: int) -> int:
-    """Half as many rows if that may help; else the error, in words where it is about memory."""
+    """Return half as many rows if that may help; otherwise raise, with a clear message for a memory error."""
     if not is_memory_error(error):
         raise error
     if rows <= 1:

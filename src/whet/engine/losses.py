@@ -1,7 +1,7 @@
-"""The loss of each task, as a sum over rows and the weight to divide it by.
+"""The loss of each task, as a sum over rows and the divisor for it.
 
-A step divides the sum over all of its micro-batches by the weight of the whole step, so accumulation is exact even
-when the last micro-batch is short, and so is the split of a batch over processes.
+A step divides the sum over all its micro-batches by the divisor of the whole step. So accumulation is exact even if
+the last micro-batch is short, and so is splitting a batch over processes.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from torch import Tensor
 from whet.task import Task
 
 TEMPERATURE = 0.1
-"""What similarities are divided by in the contrastive loss."""
+"""Divisor of the similarities in the contrastive loss."""
 NEVER = -1e9
 """The similarity of rows that must not be compared: finite, so that its gradient is zero and not NaN."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Cross-entropy, binary cross-entropy or squared error, in float32 whatever the model computes in."""
+    """Cross-entropy, binary cross-entropy or squared error, always in float32."""
 
     task: Task
     class_weights: tuple[float, ...] | None = None
     label_smoothing: float = 0.0
     contrastive: float = 0.0
-    """The share of the supervised contrastive loss; the rest is the loss of the task."""
+    """The share of the supervised contrastive loss; the rest is the task's loss."""
 
     def total(
         self, logits: Tensor, labels: Tensor, features: Tensor | None = None, share: Tensor | None = None
@@ -46,12 +46,13 @@ class Loss:
         return rows.sum() if share is None else (rows * share).sum()
 
     def mixed(self, rows: Tensor, labels: Tensor, features: Tensor, share: Tensor) -> Tensor:
-        """Sum over rows, each times its share, of the task's loss mixed with the supervised contrastive one.
+        """Return the sum over rows, each times its share, of the task's loss mixed with the supervised contrastive
+        one.
 
-        Rows with a share of zero are not there: nothing is compared with them. A row without another of its class in
-        this batch is left out of the contrastive half, whose mean over the others stands for all rows. Where no class
-        occurs twice, the task's loss is all there is. What goes through the model in one pass is compared: with
-        accumulation, several processes, or after running out of memory that is a part of the rows of the step.
+        Rows with a share of zero are ignored. A row without another row of its class in the batch has no contrastive
+        loss; the mean over the others stands for it. If no class occurs twice, only the task's loss is used. Only
+        rows of one forward pass are compared. With accumulation, several processes, or after running out of memory,
+        that is a part of the step.
         """
         task = (rows * share).sum()
         each, paired = contrastive_rows(features, labels, share > 0)
@@ -62,7 +63,7 @@ class Loss:
         return torch.where(paired.any(), task + self.contrastive * (contrastive - task), task)
 
     def rows(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of each row, with its class weight."""
+        """Return the loss of each row with its class weight."""
         logits = logits.float()
         if self.task.kind == "regression":
             return F.mse_loss(logits.squeeze(-1), labels.float(), reduction="none")
@@ -73,13 +74,13 @@ class Loss:
         return F.cross_entropy(logits, labels, weight=weights, reduction="none", label_smoothing=self.label_smoothing)
 
     def loss_divisor(self, labels: np.ndarray[Any, Any]) -> float:
-        """What the sum over these rows is divided by: their number, or the sum of their class weights."""
+        """Return the divisor of the sum over these rows: their number, or the sum of their class weights."""
         if self.class_weights is None or self.task.kind == "multilabel":
             return float(len(labels))
         return float(np.asarray(self.class_weights)[labels].sum())
 
     def mean(self, logits: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> float:
-        """The plain mean over rows, without class weights: what an evaluation reports."""
+        """Return the plain mean over rows without class weights, as evaluations report it."""
         plain = Loss(self.task)
         if not len(labels):
             return float("nan")
@@ -88,12 +89,12 @@ class Loss:
 
 
 def contrastive_rows(features: Tensor, labels: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-    """The supervised contrastive loss of each row, and which rows have another of their class to be compared with.
+    """Return the supervised contrastive loss of each row, and which rows have another row of their class.
 
-    For each row: the mean over the other rows of its class of minus the logarithm of their share in a softmax over
-    the similarities with all other rows (Khosla 2020). Zero for rows without such a partner.
+    For each row: the mean over the other rows of its class of minus the log-softmax of their similarity among all
+    other rows (Khosla 2020). Zero for rows without another of their class.
     """
-    with torch.autocast(features.device.type, enabled=False):  # in bf16 two similarities would differ by chance
+    with torch.autocast(features.device.type, enabled=False):  # in bf16 equal similarities could differ
         return _contrastive_rows(features.float(), labels, present)
 
 
@@ -109,18 +110,18 @@ def _contrastive_rows(features: Tensor, labels: Tensor, present: Tensor) -> tupl
 
 
 def has_pairs(labels: np.ndarray[Any, Any]) -> bool:
-    """Whether some class occurs twice, so that there is something to compare."""
+    """Return whether some class occurs twice."""
     return len(np.unique(labels)) < len(labels)
 
 
 @cache
 def _class_weights(weights: tuple[float, ...] | None, device: torch.device) -> Tensor | None:
-    """Made once a device: a captured step may not copy from the host."""
+    """Created once per device: a captured step must not copy from the host."""
     return None if weights is None else torch.tensor(weights, device=device)
 
 
 def balanced_weights(task: Task, labels: np.ndarray[Any, Any]) -> tuple[float, ...] | None:
-    """Weights inverse to how common a class is; for several labels a row, negatives over positives."""
+    """Return weights inverse to the frequency of a class; for multi-label tasks, negatives over positives."""
     if task.kind == "regression":
         return None
     if task.kind == "multilabel":

@@ -1,4 +1,4 @@
-"""Where the engine's batches come from: rows by number in, tensors on the device out."""
+"""Networks and batches of the engine: row numbers in, tensors on the device out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class Batch:
-    """Tensors on the device; `layout` is there where the rows are packed and not padded."""
+    """Tensors on the device; `layout` is set if the rows are packed instead of padded."""
 
     inputs: dict[str, Tensor]
     labels: Tensor | None
@@ -41,17 +41,17 @@ class BatchSource(Protocol):
         """The rows of these texts: one each, or their windows."""
 
     def batch(self, rows: Rows) -> Batch:
-        """These rows, ready for the model."""
+        """Return these rows, ready for the model."""
 
     def loss_divisor(self, texts: Rows) -> float:
         """What the loss over these texts is divided by."""
 
     def nothing_to_compare(self, rows: Rows) -> bool:
-        """Whether a contrastive loss was asked for and no two of these rows have the same class."""
+        """Return whether the loss is contrastive and no two of these rows have the same class."""
 
 
 class Network:
-    """A classifier that takes a batch and gives logits, packed where the model can be."""
+    """Maps a batch to logits, packed if the model supports it."""
 
     def __init__(self, model: Any, device: torch.device, *, packed: bool = True) -> None:
         self.model = model
@@ -60,18 +60,18 @@ class Network:
         self.why_padded = why_not_packed(model) if packed else "padding was asked for"
         self._packed = None if self.why_padded else PackedModel(model)
         self.why = self.why_padded
-        """Why not a faster path."""
+        """The reason why no faster path is used."""
 
     def _place(self) -> None:
-        """Put the weights where they are computed with."""
+        """Move the weights to the device."""
         self.model.to(self.device)
 
     def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
-        """Other weights for the same model, strictly by name and shape."""
+        """Load other weights into the same model, strictly by name and shape."""
         load_model_tensors(tensors, self.model)
 
     def sync_to_module(self) -> None:
-        """The module holds the current weights, for whoever looks at it: here it always does."""
+        """Make the module hold the current weights; here it always does."""
 
     @property
     def is_packed(self) -> bool:
@@ -93,7 +93,7 @@ class Network:
         return self.model(**batch.inputs).logits  # type: ignore[no-any-return]
 
     def logits_and_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits, and of each row the hidden state that its head reads."""
+        """Return logits and, for each row, the hidden state that the head reads."""
         kept: list[Tensor] = []
 
         def keep(module: Any, args: Any, output: Any) -> None:
@@ -108,20 +108,20 @@ class Network:
         return logits, kept[-1]
 
     def _read_by_head(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """[rows, width]: the first token, or what this model's head takes in its place."""
+        """Return [rows, width]: the first token, or whatever this model's head reads instead."""
         mask = batch.inputs.get("attention_mask")
         if batch.layout is not None or mask is None:
             return hidden[:, 0]
         if getattr(self.model.config, "classifier_pooling", "cls") == "mean":
             kept = mask[..., None].to(hidden.dtype)
             return (hidden * kept).sum(dim=1) / kept.sum(dim=1)
-        if hasattr(self.model, "score"):  # a decoder: its head reads the last token
+        if hasattr(self.model, "score"):  # a decoder's head reads the last token
             places = torch.arange(mask.shape[1], device=mask.device)
             return hidden[torch.arange(len(mask), device=mask.device), (mask * places).argmax(dim=1)]
         return hidden[:, 0]
 
     def collate(self, tokens: Tokens, rows: Rows) -> Batch:
-        """Rows of a token table as this network likes them best."""
+        """Return rows of a token table in the format that this network computes fastest."""
         if self._packed is None:
             pad_id = self.model.config.pad_token_id or 0
             return to_device(pad(tokens, rows, pad_id=pad_id), self.device)
@@ -135,14 +135,14 @@ class Network:
 
 
 def to_device(arrays: Mapping[str, Any], device: torch.device) -> Batch:
-    """A padded batch of arrays or tensors by name; `labels` apart."""
+    """Move a padded batch of arrays or tensors to the device, with `labels` apart."""
     tensors = {name: _tensor(value).to(device) for name, value in arrays.items()}
     labels = tensors.pop("labels", None)
     return Batch(tensors, labels)
 
 
 def _tensor(value: Any) -> Tensor:
-    """Shares memory with arrays made for this batch; copies what is mapped read-only from disk."""
+    """Share memory with an array of this batch; copy one that is mapped read-only from disk."""
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value if value.flags.writeable else value.copy())
     return torch.as_tensor(value)
@@ -150,7 +150,7 @@ def _tensor(value: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class TokenBatches:
-    """The rows of a token table."""
+    """The batches of a token table."""
 
     tokens: Tokens
     order: BatchOrder

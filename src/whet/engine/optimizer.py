@@ -14,7 +14,7 @@ Rate = Callable[[int], float]
 
 
 def learning_rate(config: TrainConfig, total_steps: int) -> Rate:
-    """The rate used by step s, counted from 0: the same curves as transformers' schedules."""
+    """Return the rate of step s, counted from 0, with the same curves as transformers' schedules."""
     warmup = warmup_steps(config.warmup, total_steps)
 
     def rate(step: int) -> float:
@@ -30,7 +30,7 @@ def learning_rate(config: TrainConfig, total_steps: int) -> Rate:
 
 
 def warmup_steps(warmup: float, total_steps: int) -> int:
-    """Below 1 a share of all steps, rounded up; else a number of steps."""
+    """Return the number of warmup steps: below 1 a share of all steps, rounded up; else a number of steps."""
     return math.ceil(warmup * total_steps) if warmup < 1 else int(warmup)
 
 
@@ -49,7 +49,7 @@ def parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict[s
 
 
 def make_adamw(model: torch.nn.Module, config: TrainConfig) -> torch.optim.AdamW:
-    """torch's AdamW, fused where the device has it: one pass over all tensors."""
+    """Return torch's AdamW, fused if the device supports it."""
     fused = next(model.parameters()).device.type in ("cpu", "cuda")
     return torch.optim.AdamW(
         parameter_groups(model, config.weight_decay),

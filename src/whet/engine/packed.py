@@ -1,9 +1,9 @@
-"""Attention without padding: the rows of a batch lie one after another as one long row of tokens.
+"""Attention without padding: the rows of a batch follow one another as one long row of tokens.
 
-transformers lets an attention function be registered by name, so the model stays the library's own. Two things
-differ from a padded batch: attention must not look across rows, and the head must find the first token of each.
-The attention function below sees to the first; a hook on the encoder's output, which keeps only those first tokens,
-sees to the second (every head of the families below reads nothing else).
+transformers allows registering an attention function by name, so the model stays the library's own. Two things differ
+from a padded batch: attention must not cross rows, and the head must find the first token of each row. The attention
+function below does the first. A hook on the encoder's output, which keeps only the first tokens, does the second;
+every head of the families below reads nothing else.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ ENCODER_MODULES = {
 SHIFTED_POSITIONS = ("roberta", "xlm-roberta", "camembert")
 
 GRID_GRAIN = 8
-"""The length of attention's grid on the CPU is a multiple of this: oneDNN builds and keeps code for every shape."""
+"""The length of the attention grid on the CPU is a multiple of this: oneDNN compiles and keeps code per shape."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each row's tokens lie."""
+    """The positions of each row's tokens."""
 
     offsets: Tensor
     """int32 [rows + 1]: row i is tokens[offsets[i]:offsets[i + 1]]."""
     first: Tensor
     """int64 [rows]: the first token of each row."""
     slots: Tensor
-    """int64 [tokens]: where each token lies in the padded [rows × longest] grid."""
+    """int64 [tokens]: the slot of each token in the padded [rows × longest] grid."""
     longest: int
     mask: Tensor
     """bool [rows, 1, 1, longest]: True where the grid holds a token."""
@@ -58,14 +58,15 @@ class Layout:
 
     @cached_property
     def held(self) -> Tensor:
-        """int64 [rows × longest]: the token that each slot of the grid holds; for none the first behind all rows."""
+        """int64 [rows × longest]: the token in each slot of the grid; empty slots hold the index after the last
+        token."""
         count = len(self.slots)
         held = torch.full((self.rows * self.longest,), count, device=self.slots.device)
         return held.index_copy_(0, self.slots, torch.arange(count, device=self.slots.device))
 
 
 def make_layout(offsets: np.ndarray[Any, Any], device: torch.device, grain: int = 1) -> Layout:
-    """The layout of rows that begin and end at these offsets; the grid's length is a multiple of `grain`."""
+    """Return the layout of rows with these offsets; the grid's length is a multiple of `grain`."""
     lengths = np.diff(offsets)
     longest = -(-int(lengths.max()) // grain) * grain
     position = np.arange(offsets[-1], dtype=np.int64) - np.repeat(offsets[:-1].astype(np.int64), lengths)
@@ -81,7 +82,7 @@ def make_layout(offsets: np.ndarray[Any, Any], device: torch.device, grain: int 
 
 
 def why_not_packed(model: Any) -> str:
-    """Empty when the model can be packed, else the reason in words."""
+    """Return why the model cannot be packed; empty if it can."""
     config = model.config
     if config.model_type not in ENCODER_MODULES:
         return f"{config.model_type} has no packed attention here"
@@ -95,7 +96,7 @@ def why_not_packed(model: Any) -> str:
 
 
 class PackedModel:
-    """A library model that takes packed batches while this object has it under its care."""
+    """A library model that takes packed batches while this object exists."""
 
     def __init__(self, model: Any) -> None:
         from transformers import AttentionInterface
@@ -104,18 +105,18 @@ class PackedModel:
         self.model = model
         self.shift = model.config.pad_token_id + 1 if model.config.model_type in SHIFTED_POSITIONS else 0
         encoder = getattr(model.base_model, ENCODER_MODULES[model.config.model_type])
-        if keep_first_tokens not in encoder._forward_hooks.values():  # once, however often the model is taken up
+        if keep_first_tokens not in encoder._forward_hooks.values():  # only once, however often the model is wrapped
             encoder.register_forward_hook(keep_first_tokens)
 
     def __call__(self, inputs: dict[str, Tensor], layout: Layout) -> Tensor:
-        """Logits, one row each."""
+        """Return the logits of each row."""
         with _using(self.model.config, layout):
             return self.model(**inputs).logits  # type: ignore[no-any-return]
 
 
 @contextmanager
 def _using(config: Any, layout: Layout) -> Iterator[None]:
-    """Only this forward pass is packed: the same model still takes padded batches elsewhere."""
+    """Pack only this forward pass: the same model still takes padded batches elsewhere."""
     before = config._attn_implementation
     config._attn_implementation = ATTENTION
     _layouts.append(layout)
@@ -130,7 +131,7 @@ _layouts: list[Layout] = []
 
 
 def keep_first_tokens(module: Any, args: Any, output: Any) -> Any:
-    """[1, tokens, width] becomes [rows, 1, width]: what every head reads as `hidden[:, 0]`."""
+    """Turn [1, tokens, width] into [rows, 1, width], which every head reads as `hidden[:, 0]`."""
     if not _layouts:
         return None
     hidden = output if hasattr(output, "shape") else output.last_hidden_state
@@ -167,7 +168,7 @@ def _grid_attention(
     dropout: float,
     window: int | None,
 ) -> Tensor:
-    """Pads inside attention only, where it is cheap; everything else in the layer stays packed."""
+    """Pad inside attention only, where it is cheap; the rest of the layer stays packed."""
     queries, keys, values = (_to_grid(part, layout) for part in (query, key, value))
     mask = layout.mask
     if window is not None:
@@ -187,7 +188,7 @@ def _to_grid(packed: Tensor, layout: Layout) -> Tensor:
 
 
 class ToGrid(torch.autograd.Function):
-    """Scatter tokens into the padded grid; its gradient is the gather below, and not an index_add."""
+    """Scatter tokens into the padded grid; the gradient is the gather below instead of an index_add."""
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, slots: Tensor, size: int) -> Tensor:

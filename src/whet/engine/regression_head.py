@@ -1,4 +1,4 @@
-"""Numbers are computed in float32 to the end: bf16 has eight bits, and a price of 350,123 would become 350,208."""
+"""Computes the outputs of a regression in float32: bf16 has eight bits, and 350,123 would become 350,208."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 
 def keep_numbers_exact(model: Any) -> None:
-    """Take the last product of a model with one output out of autocast, whichever path computes it."""
+    """Exclude the last product of a model with one output from autocast, on every path."""
     if model.config.num_labels != 1:
         return
     last = [module for module in model.modules() if isinstance(module, nn.Linear) and module.out_features == 1]

@@ -1,8 +1,8 @@
-"""`--shard`: weights, gradients and moments split over all processes, for models that do not fit into one of them.
+"""`--shard`: splits weights, gradients and moments over all processes, for models that do not fit into one.
 
-torch's own fully_shard does the work: a layer's weights are gathered when it computes and let go afterwards, and its
-gradients are summed where the shard of them lives. So every process must make the same passes in the same order,
-also one that has fewer rows: it computes a row that counts for nothing.
+torch's fully_shard does the work. It gathers a layer's weights when the layer computes and frees them afterwards, and
+sums its gradients on the rank that owns the shard. So all processes must make the same passes in the same order. A
+process with fewer rows computes one that counts for nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from whet.utils.safetensors_files import Groups
 
 
 def shard_model(model: Any, hardware: Hardware, ranks: DistributedContext) -> Any:
-    """The same module, each of its parameters a share of itself."""
+    """Return the same module with sharded parameters."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
@@ -34,14 +34,14 @@ def shard_model(model: Any, hardware: Hardware, ranks: DistributedContext) -> An
     fully_shard(model, mesh=mesh)
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            # Every process has divided by the weight of all rows already: gradients are summed, not averaged.
+            # Every process already divided by the divisor of all rows: gradients are summed, not averaged.
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
     return model
 
 
 class ShardedStepper(Stepper):
-    """A step of all processes together; each keeps and updates its share."""
+    """A step of all processes together; each keeps and updates its shard."""
 
     lockstep = True
 
@@ -54,24 +54,24 @@ class ShardedStepper(Stepper):
             super().__call__(step, feed, rows, share, rate)
 
     def parts(self, rows: Rows, share: Rows, divisor: float) -> Sequence[tuple[Rows, float]]:
-        """As many passes as the process with the most rows makes."""
+        """Return as many passes as the process with the most rows makes."""
         wanted = math.ceil(math.ceil(len(rows) / self.ranks.world) / self.micro_rows)
         own = [(part, divisor) for part in split(share, self.micro_rows)]
         return own + [(rows[:1], math.inf)] * (wanted - len(own))
 
     def sum_gradients(self, summed: Callable[[Sequence[Tensor]], None], *, computed: bool) -> None:
-        """The backward pass has done it."""
+        """Nothing to do: the backward pass has summed them."""
 
     def clipped(self, limit: float) -> Tensor:
         return _whole(super().clipped(limit))
 
     def tensors(self) -> Groups:
-        """Gathered from all processes, one tensor after another; only the main process keeps them."""
+        """Gather tensor after tensor from all processes; only the main process keeps them."""
         self._let_go()
         return {group: self._gathered(tensors) for group, tensors in super().tensors().items()}
 
     def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Each process takes its share of the whole tensors."""
+        """Load this process's shard of each tensor."""
         self._let_go()
         parameters = dict(self.model.named_parameters())
         model = {name: _share_like(parameters.get(name), tensor) for name, tensor in groups["model"].items()}
@@ -87,7 +87,7 @@ class ShardedStepper(Stepper):
         super().load(shares)
 
     def finished_model(self) -> Any:
-        """A module in one piece, on the host of the main process; the others have none."""
+        """Return a complete module on the host of the main process, None on the others."""
         self._let_go()
         weights = self._gathered(model_tensors(self.model))
         if not self.ranks.is_main:
@@ -97,11 +97,11 @@ class ShardedStepper(Stepper):
         return model
 
     def averaged_tensors(self) -> list[Tensor]:
-        """The own share of each parameter: the mean of a share needs no other process."""
+        """Return this process's shards: the mean of a shard needs no other process."""
         return [getattr(each, "_local_tensor", each) for each in super().averaged_tensors()]
 
     def name_averages(self, means: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Shares as parts of the whole, so that they can be gathered and compared as the weights are."""
+        """Return the means as sharded tensors, so that they can be gathered like the weights."""
         named = super().name_averages(means)
         parameters = dict(self.model.named_parameters())
         return {name: _as_share_of(parameters[name], mean) for name, mean in named.items()}
@@ -111,7 +111,7 @@ class ShardedStepper(Stepper):
         super().swap_average()
 
     def _let_go(self) -> None:
-        """After a pass without a backward pass some weights are still gathered, and the module holds those."""
+        """Release weights that are still gathered after a pass without a backward pass."""
         from torch.distributed.fsdp import FSDPModule
 
         for module in self.model.modules():
@@ -120,7 +120,7 @@ class ShardedStepper(Stepper):
 
     def _gathered(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found = {}
-        for name in sorted(tensors):  # the order must be the same everywhere, whatever it was read in
+        for name in sorted(tensors):  # the order must be the same on all processes, however it was read
             with self.ranks.translate_connection_errors():
                 whole = _whole(tensors[name])
             if self.ranks.is_main:
@@ -134,7 +134,7 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 def _as_share_of(parameter: Any, local: Tensor) -> Tensor:
-    """A tensor split over the processes as this parameter is, from this process's share of it."""
+    """Return a sharded tensor like this parameter, from this process's shard."""
     from torch.distributed.tensor import DTensor
 
     if not isinstance(parameter, DTensor):
@@ -145,7 +145,7 @@ def _as_share_of(parameter: Any, local: Tensor) -> Tensor:
 
 
 def _share_like(like: Any, whole: Tensor) -> Tensor:
-    """This process's share of a tensor that it has in one piece."""
+    """Return this process's shard of a complete tensor."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if not isinstance(like, DTensor):

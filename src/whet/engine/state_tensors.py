@@ -1,4 +1,5 @@
-"""Model and optimizer as named tensors, and back. Names, not positions, so a changed model is noticed."""
+"""Converts model and optimizer to named tensors and back. Names instead of positions, so that a changed model
+raises."""
 
 from __future__ import annotations
 
@@ -14,19 +15,19 @@ from whet.utils.safetensors_files import Groups
 
 
 def state_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Groups:
-    """Everything that training changes."""
+    """Return every tensor that training changes."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     moments: dict[str, Tensor] = {}
     for parameter, state in optimizer.state.items():
         for kind, value in state.items():
-            if value is None:  # what some optimizers keep for a moment they do not use
+            if value is None:  # some optimizers keep this for a moment that they do not use
                 continue
             moments[f"{names[id(parameter)]}:{kind}"] = torch.as_tensor(value)
     return {"model": model_tensors(model), "optimizer": moments}
 
 
 def model_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
-    """Weights and persistent buffers, each stored once even where two names share it."""
+    """Return weights and persistent buffers, each stored once even if two names share it."""
     seen: set[int] = set()
     unique = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -39,7 +40,7 @@ def model_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
 def load_state_tensors(
     groups: Mapping[str, Mapping[str, Tensor]], model: torch.nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:
-    """Put a checkpoint's tensors back; other names or shapes are refused."""
+    """Load a checkpoint's tensors; other names or shapes raise."""
     load_model_tensors(groups["model"], model)
     if "optimizer" not in groups:
         return
@@ -60,14 +61,14 @@ def load_state_tensors(
 
 
 def load_model_tensors(tensors: Mapping[str, Tensor], model: torch.nn.Module) -> None:
-    """Weights in place, strictly."""
+    """Load weights in place, strictly."""
     own: dict[str, Any] = model_tensors(model)
     for name in sorted(own.keys() ^ tensors.keys()):
         where = "the checkpoint" if name in own else "this model"
         raise ArtifactError(f"{name!r} is missing from {where}: they are of another architecture.")
     with torch.no_grad():
         for name, tensor in own.items():
-            found = tensors[name]  # once: it may be read from a file
+            found = tensors[name]  # read once: each access may read a file
             if tensor.shape != found.shape:
                 raise ArtifactError(
                     f"{name!r} has shape {tuple(found.shape)} in the checkpoint, {tuple(tensor.shape)} here."
@@ -77,14 +78,14 @@ def load_model_tensors(tensors: Mapping[str, Tensor], model: torch.nn.Module) ->
 
 @dataclass
 class Copies:
-    """Tensors as they were at one moment; training on cannot change them."""
+    """Copies of tensors at one moment, which further training does not change."""
 
     groups: Groups
     ready: Any = None
-    """A CUDA event: the copies on the device are made. None where they are on the host already."""
+    """A CUDA event: the copies on the device are complete. None if they are on the host."""
 
     def taken(self) -> Groups:
-        """The copies, once they are made; here they are let go of."""
+        """Wait for the copies, return them and drop this object's reference."""
         if self.ready is not None:
             self.ready.synchronize()
         found, self.groups = self.groups, {}
@@ -92,7 +93,7 @@ class Copies:
 
 
 def copy_tensors(groups: Mapping[str, Mapping[str, Tensor]]) -> Copies:
-    """Copies where the tensors are: on a GPU that takes a thousandth of the time of a transfer to the host."""
+    """Copy tensors on their device: on a GPU that takes a thousandth of the time of a transfer to the host."""
     try:
         copies = {
             group: {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}

@@ -1,8 +1,8 @@
-"""One optimizer step, in the only correct order: forward, backward, clip, optimizer, schedule, zero.
+"""One optimizer step: forward, backward, clip, optimizer, schedule, zero, in this order.
 
-Nothing here reads a number back from the device: losses are summed there, and a step whose gradients are not finite
-is kept from the weights there too, together with every later one, so the state stays the last good one until the
-next log, evaluation or save looks.
+Nothing here reads a number back from the device. Losses are summed there. A step with gradients that are not finite
+does not change the weights, nor does any later one. So the state stays the last good one until the next log,
+evaluation or save checks.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from whet.utils.device import Hardware, precision
 from whet.utils.safetensors_files import Groups
 
 LossOf = Callable[[Batch], Tensor]
-"""A batch to the sum of its rows' losses."""
+"""Maps a batch to the sum of its rows' losses."""
 
 
 @dataclass
 class StepTotals:
-    """What happened since the last log: sums that stay on the device."""
+    """Sums since the last log, kept on the device."""
 
     loss: Tensor
     grad_norm: Tensor
     first_nonfinite_step: Tensor
-    """The first step whose loss or gradients were not finite; -1 while there is none."""
+    """The first step with a loss or gradients that are not finite; -1 if there is none."""
     steps: int = 0
     rows: int = 0
     uncompared: int = 0
-    """Micro-batches, of all processes, in which the contrastive loss had no two rows of one class to compare."""
+    """Micro-batches of all processes in which no two rows had the same class for the contrastive loss."""
 
     @classmethod
     def empty(cls, device: torch.device) -> StepTotals:
@@ -52,10 +52,10 @@ class StepTotals:
 
 @dataclass
 class Stepper:
-    """Turns the rows of a step into a step of the optimizer."""
+    """Turns the rows of a step into an optimizer step."""
 
     lockstep: ClassVar[bool] = False
-    """Whether all processes must make the same passes: then none may try again with fewer rows."""
+    """Whether all processes must make the same passes; then none may retry with fewer rows."""
 
     model: torch.nn.Module
     loss_of: LossOf
@@ -64,19 +64,19 @@ class Stepper:
     clip: float
     seed: int
     micro_rows: int
-    """Most rows in one forward pass; halved when memory runs out."""
+    """The largest number of rows per forward pass; halved after running out of memory."""
     rank: int = 0
     world: int = 1
     synchronized: Callable[[Sequence[Tensor]], None] | None = None
-    """Sums tensors over processes in place, where there are several."""
+    """Sums tensors over processes in place; None for one process."""
     varying: bool = False
-    """Whether a step may use other parameters than the first one did: then processes ask each other every time."""
+    """Whether steps may use different parameters; then processes exchange which ones every time."""
     groups: Sequence[tuple[Rows, float]] = field(default=(), init=False)
-    """The rows of the next step with divisors of their own, where its loss is not one mean over all of them."""
+    """Parts of the next step with divisors of their own, if its loss is not one mean over all rows."""
     parameters: list[Tensor] = field(init=False)
     window: StepTotals = field(init=False)
     average: Average | None = field(default=None, init=False)
-    """The running mean of the weights, where one is kept."""
+    """The running mean of the weights, if one is kept."""
     _trained: list[Tensor] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -92,7 +92,8 @@ class Stepper:
         for micro, (part, divisor) in enumerate(self.parts(rows, feed.rows(share), whole)):
             loss += self.backward(feed.batch(part), divisor, step=step, micro=micro)
         if self.synchronized is not None:
-            # Every process divided by the divisor of the whole step: the sum is what one process would have computed.
+            # Every process divided by the divisor of the whole step, so the sum is what one process would have
+            # computed.
             self.sum_gradients(self.synchronized, computed=len(share) > 0)
             self.synchronized([loss])
         self._update(step, loss, rate)
@@ -101,7 +102,7 @@ class Stepper:
             self.average.update(step + 1)
 
     def count(self, feed: BatchSource, rows: Rows) -> None:
-        """Add a step that is done to the window. Every process counts what all of them had nothing to compare in."""
+        """Add a finished step to the totals. Every process counts the micro-batches of all processes."""
         self.window.steps += 1
         self.window.rows += len(rows)
         for rank in range(self.world):
@@ -109,17 +110,17 @@ class Stepper:
             self.window.uncompared += sum(feed.nothing_to_compare(part) for part in parts)
 
     def parts(self, rows: Rows, share: Rows, divisor: float) -> Sequence[tuple[Rows, float]]:
-        """The micro-batches of this process, each with what its loss is divided by."""
+        """Return the micro-batches of this process, each with the divisor of its loss."""
         groups = self.groups or [(share, divisor)]
         return [(part, divisor) for group, divisor in groups for part in split(group, self.micro_rows)]
 
     def sum_gradients(self, summed: Callable[[Sequence[Tensor]], None], *, computed: bool) -> None:
-        """Gradients over all processes; one that had no row to compute takes part with zeros."""
+        """Sum gradients over all processes; a process without rows contributes zeros."""
         if self._trained is None or self.varying:
             found = torch.tensor([float(each.grad is not None) for each in self.parameters])
             found = found.to(self.hardware.device)
             summed([found])
-            # A parameter that no process uses keeps no gradient: the optimizer passes it over, as it would alone.
+            # A parameter that no process uses keeps no gradient, so the optimizer skips it, as with one process.
             self._trained = [each for each, used in zip(self.parameters, found.tolist(), strict=True) if used]
         for kind in sorted({each.dtype for each in self._trained}, key=str):
             members = [each for each in self._trained if each.dtype == kind]
@@ -131,7 +132,7 @@ class Stepper:
                 each.grad = piece.view_as(each)
 
     def backward(self, batch: Batch, divisor: float, *, step: int = 0, micro: int = 0) -> Tensor:
-        """Add this micro-batch's gradients to those of the step; its share of the step's loss."""
+        """Add this micro-batch's gradients to those of the step; return its part of the step's loss."""
         with precision(self.hardware):
             loss = self.loss_of(batch) / divisor
         loss.backward()  # type: ignore[no-untyped-call]
@@ -142,56 +143,56 @@ class Stepper:
         self.seed = seed
 
     def prepare(self, feed: BatchSource, rows: Rows) -> None:
-        """What can be got ready before a step of these rows is taken: here nothing."""
+        """Prepare a step of these rows; does nothing here."""
 
     def forward_backward(self, feed: BatchSource, rows: Rows) -> None:
-        """Forward and backward as a step does them, and nothing else: to see what a step costs."""
+        """Run forward and backward without an update, to measure the cost of a step."""
         self.model.train()
         self.backward(feed.batch(rows), divisor=1.0)
         self.zero()
 
     def zero(self) -> None:
-        """Forget the gradients of a step that was not finished."""
+        """Discard the gradients of an unfinished step."""
         self.optimizer.zero_grad(set_to_none=True)
 
     def tensors(self) -> Groups:
-        """Everything that training changes, by name, for a checkpoint."""
+        """Return everything that training changes, by name, for a checkpoint."""
         groups = state_tensors(self.model, self.optimizer)
         if self.average is not None:
             groups["average"] = self.average.named()
         return groups
 
     def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """The inverse of `tensors`; weights alone where there is nothing else, which is enough to predict."""
+        """The inverse of `tensors`; weights alone are enough to predict."""
         load_state_tensors(groups, self.model, self.optimizer)
         self.load_average(groups)
 
     def load_average(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """The running mean of a checkpoint; weights alone bring none. One begun without a mean begins it here."""
+        """Load the running mean of a checkpoint. Without one there, the mean starts here."""
         if self.average is not None and "optimizer" in groups:
             self.average.load(groups.get("average"))
 
     def keep_average(self, decay: float) -> None:
-        """From here on, keep the running mean of the weights."""
+        """Keep the running mean of the weights from here on."""
         self.average = Average(decay, self.averaged_tensors(), self.name_averages)
 
     def averaged_tensors(self) -> list[Tensor]:
-        """What training changes, in the form in which it is changed."""
+        """Return the trained tensors in the form in which they are updated."""
         return [parameter.detach() for parameter in self.parameters]
 
     def name_averages(self, means: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Tensors that lie as `averaged_tensors` do, by the names of the parameters."""
+        """Map tensors in the order of `averaged_tensors` to the names of the parameters."""
         trained = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
         return dict(zip(trained, means, strict=True))
 
     def swap_average(self) -> None:
-        """The model gets the averaged weights, and the average keeps the model's; once more puts both back."""
+        """Exchange the model's weights with the averaged ones; a second call undoes it."""
         assert self.average is not None
         self.average.swap()
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """In here the model has the averaged weights."""
+        """Context in which the model has the averaged weights."""
         self.swap_average()
         try:
             yield
@@ -199,8 +200,9 @@ class Stepper:
             self.swap_average()
 
     def finished_model(self) -> Any:
-        """The module with the current weights, to be written. Asked of every process, for some must gather it."""
-        self.tensors()  # brings the module up to date with what the step computes on
+        """Return the module with the current weights, for saving. Called on every process, because a sharded model is
+        gathered."""
+        self.tensors()  # brings the module up to date
         return self.model
 
     def _update(self, step: int, loss: Tensor, rate: float) -> None:
@@ -212,17 +214,17 @@ class Stepper:
             if bool(good):
                 self.optimizer.step()
         else:
-            # The fused update skips itself on the device when this is 1.
+            # The fused update skips itself on the device if this is 1.
             self.optimizer.found_inf = (~good).float()  # type: ignore[attr-defined]
             self.optimizer.step()
         self.zero()
 
     def clipped(self, limit: float) -> Tensor:
-        """Gradients no longer than this together; how long they were."""
+        """Clip the gradients to this norm; return the norm before."""
         return torch.nn.utils.clip_grad_norm_(self.parameters, limit)
 
     def add_step(self, step: int, loss: Tensor, norm: Tensor) -> Tensor:
-        """Add the step to the window; whether it may reach the weights, as a flag on the device."""
+        """Add the step to the totals; return a flag on the device that tells whether it may change the weights."""
         window = self.window
         good = torch.isfinite(norm) & torch.isfinite(loss) & (window.first_nonfinite_step < 0)
         window.first_nonfinite_step.copy_(
@@ -234,16 +236,16 @@ class Stepper:
 
 
 def seed_step(seed: int, step: int, rank: int = 0) -> None:
-    """Dropout is a function of (seed, step): there is no generator state to lose or to restore."""
+    """Seed dropout by (seed, step), so that there is no generator state to save."""
     torch.manual_seed(step_seed(seed, step, rank))
 
 
 def step_seed(seed: int, step: int, rank: int = 0, micro: int = 0) -> int:
-    """64 bits that differ for every step, process and micro-batch."""
+    """Return 64 bits that differ for every step, process and micro-batch."""
     mixed = np.random.SeedSequence([seed, step, rank, micro]).generate_state(2, np.uint32)
     return int(mixed[0]) << 32 | int(mixed[1])
 
 
 def split(rows: Rows, most: int) -> Sequence[Rows]:
-    """Parts of at most so many rows, in order."""
+    """Split rows into parts of at most `most`, in order."""
     return [rows[start : start + most] for start in range(0, len(rows), most)]

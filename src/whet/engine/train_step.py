@@ -1,4 +1,4 @@
-"""`TrainStep`: one training step for people with their own loop, on the engine's fast batches where there are any."""
+"""`TrainStep`: one training step for users with their own loop, on packed batches if possible."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PACKABLE = {"input_ids", "attention_mask", "token_type_ids", "labels"}
 class TrainStep:
     """`loss = step(batch)`: forward, backward, clip, optimizer, schedule, zero, in that order.
 
-    `batch` is a dictionary as a collator gives it, on any device. With `accumulate=n` the weights move at every n-th
-    call, by the mean over all rows since the last time; `flush()` ends a group that is not full. The loss that comes
-    back is the batch's own mean, detached and on the device: nothing waits for it until somebody reads it.
+    `batch` is a dictionary from a collator, on any device. With `accumulate=n` every n-th call updates the weights by
+    the mean over all rows since the last update; `flush()` ends an incomplete group. The returned loss is the batch's
+    mean, detached and on the device, so nothing waits for it until it is read.
     """
 
     def __init__(
@@ -47,18 +47,18 @@ class TrainStep:
             notice(f"TrainStep: {self.hardware.slow}")
         self.parameters = [each for group in optimizer.param_groups for each in group["params"]]
         self.grad_norm: Tensor | None = None
-        """The norm of the last step's gradients, before it was clipped."""
+        """The norm of the last step's gradients before clipping."""
         self._calls = self._rows = 0
         self._network = _packed_network(model, self.hardware.device)
 
     def __call__(self, batch: Mapping[str, Any]) -> Tensor:
-        """Learn from one batch; its mean loss."""
+        """Learn from one batch; return its mean loss."""
         if not self.model.training:
             self.model.train()
         rows = next(len(value) for value in batch.values() if isinstance(value, torch.Tensor) and value.dim())
         with precision(self.hardware):
             loss = self._loss(batch)
-            # A sum, so that groups of unequal batches come out as the mean over all of their rows.
+            # A sum, so that groups of unequal batches give the mean over all rows.
             part = loss * rows if self.accumulate > 1 else loss
         part.backward()  # type: ignore[no-untyped-call]
         self._calls, self._rows = self._calls + 1, self._rows + rows
@@ -67,7 +67,7 @@ class TrainStep:
         return loss.detach()
 
     def flush(self) -> None:
-        """Move the weights by what was accumulated, if anything was."""
+        """Update the weights with the accumulated gradients, if there are any."""
         if self._calls:
             self._update()
 
@@ -98,7 +98,7 @@ class TrainStep:
         return loss  # type: ignore[no-any-return]
 
     def _packed(self, batch: Mapping[str, Any]) -> Batch | None:
-        """The batch without its padding; None for one that is not plain, or that is on the device already."""
+        """Return the batch without padding; None if it is not plain, or already on the device."""
         if self._network is None or set(batch) - PACKABLE or "labels" not in batch or "attention_mask" not in batch:
             return None
         if any(not isinstance(value, torch.Tensor) or value.device.type != "cpu" for value in batch.values()):
@@ -106,7 +106,7 @@ class TrainStep:
         mask = batch["attention_mask"].bool()
         lengths = mask.sum(dim=1)
         if not bool((mask == (torch.arange(mask.shape[1]) < lengths[:, None])).all()) or not bool(lengths.all()):
-            return None  # padding on the left: positions would move
+            return None  # padding on the left would shift positions
         device = self.hardware.device
         shift = self._network.position_shift
         positions = torch.arange(mask.shape[1]).expand(mask.shape) + shift
@@ -122,7 +122,7 @@ class TrainStep:
 
 
 def _packed_network(model: Any, device: torch.device) -> Network | None:
-    """The engine's network for a classifier of the library; None where the model must be called as it is."""
+    """Return the engine's network for a library classifier; None if the model must be called as it is."""
     kind = type(model)
     if not kind.__module__.startswith("transformers.") or not kind.__name__.endswith("ForSequenceClassification"):
         return None

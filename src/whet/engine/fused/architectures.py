@@ -1,4 +1,4 @@
-"""Whether the fast path computes exactly this model, and the shape of its arithmetic."""
+"""Decides whether the fast path computes exactly this model, and reads the sizes it needs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ ACTIVATIONS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 
 @dataclass(frozen=True)
 class Shape:
-    """What the arithmetic needs to know of a model."""
+    """The sizes and settings of a model that its computation needs."""
 
     hidden: int
     heads: int
     dropout: float
     attention_dropout: float
     output_dropout: float
-    """After the attention's output projection: DistilBERT has none there."""
+    """Dropout after the attention's output projection; DistilBERT has none."""
     gelu: str
     epsilon: float
 
@@ -29,7 +29,7 @@ class Shape:
 
 
 def why_not_fused(model: Any) -> str:
-    """Empty when the fast path computes exactly this model, else the reason in words."""
+    """Return why the fast path does not compute exactly this model; empty if it does."""
     config = model.config
     family = FAMILIES.get(config.model_type)
     if family is None:

@@ -1,8 +1,8 @@
-"""Forward and backward of a BERT-like encoder on packed tokens, written out by hand, for any device.
+"""Forward and backward pass of a BERT-like encoder on packed tokens, written by hand for any device.
 
-`LayerOps` are the parts of a layer that are not matrix products; a device brings its own. Gradients of weights are
-written straight into the flat buffers (added, from the second micro-batch on), so autograd sees one function with
-one output: the hidden state of each row's first token.
+`LayerOps` are the operations of a layer other than matrix products, implemented per device. Gradients of weights are
+written directly into the flat buffers (added from the second micro-batch on). So autograd sees one function with one
+output: the hidden state of each row's first token.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Inputs:
-    """A packed batch on the device. Rows of the embedding are counted among those that are used."""
+    """A packed batch on the device. Word ids are indices into the used rows of the embedding."""
 
     ids: Tensor
     positions: Tensor
@@ -33,11 +33,11 @@ class Inputs:
     """int64 [rows]: each row's first token."""
     longest: int
     layout: Any
-    """What the device's attention needs besides."""
+    """Further data for the device's attention."""
 
 
 class LayerOps(Protocol):
-    """What a device computes in its own way. `key` numbers the dropouts of a step."""
+    """The operations that a device implements. `key` numbers the dropouts of a step."""
 
     def start(self, training: bool) -> None: ...
 
@@ -58,7 +58,7 @@ class LayerOps(Protocol):
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor: ...
 
     def project(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """A product whose bias is added here or by the `activate` or `norm` that comes next, as the device likes."""
+        """Multiply; the device adds the bias here or in the following `activate` or `norm`."""
 
     def activate(self, x: Tensor, bias: Tensor, shape: Shape) -> Tensor: ...
 
@@ -75,7 +75,7 @@ class LayerOps(Protocol):
     ) -> tuple[Tensor, Tensor]: ...
 
     def weight_gradient(self, gradient: Tensor, x: Tensor, into: Tensor, add: bool) -> None:
-        """[out, in] from [tokens, out] and [tokens, in]. Nothing in the backward pass reads it."""
+        """Compute [out, in] from [tokens, out] and [tokens, in]. Nothing in the backward pass reads it."""
 
     def column_sums(self, x: Tensor, into: Tensor, add: bool) -> None: ...
 
@@ -90,13 +90,14 @@ class Encoder:
     def __init__(self, flat: FlatModel, shape: Shape, pieces: LayerOps) -> None:
         self.flat, self.shape, self.pieces = flat, shape, pieces
         self.before_layer: list[torch.cuda.Event] = []
-        """What to wait for before the embeddings and each layer, for their weights are still being updated; and last,
-        before gradients of the embeddings are written."""
+        """Events to wait for before the embeddings and before each layer, while an update runs; the last one, before
+        gradients of the embeddings are written."""
         self.after_layer: Callable[[int], None] = ignore
-        """Told in the backward pass when all gradients of a layer's matrices have been asked for."""
+        """Called in the backward pass when all gradients of a layer's matrices have been queued."""
 
     def first_hidden(self, inputs: Inputs, *, training: bool, add: bool = False) -> Tensor:
-        """[rows, 1, width]: what every head reads as `hidden[:, 0]`. With grad, backward fills the flat gradients."""
+        """Return [rows, 1, width], which every head reads as `hidden[:, 0]`. With grad, the backward pass fills the
+        flat gradients."""
         if not training:
             return self._forward(inputs, None).float().unsqueeze(1)
         anchor = torch.zeros((), device=inputs.ids.device, requires_grad=True)
@@ -104,14 +105,15 @@ class Encoder:
         return hidden.float().unsqueeze(1)  # type: ignore[no-any-return]
 
     def _forward(self, inputs: Inputs, stack: list[Any] | None) -> Tensor:
-        """The hidden states of the first tokens; what the backward pass needs goes onto the stack, if there is one."""
+        """Return the hidden states of the first tokens; values for the backward pass go onto the stack, if there is
+        one."""
         self._wait(0)
         self.pieces.start(training=stack is not None)
         keep = stack.append if stack is not None else ignore
         hidden, saved = self.pieces.embed(self.flat, inputs, self.shape, 0)
         keep(saved)
         for index, layer in enumerate(self.flat.layers[:-1]):
-            del saved  # where nothing comes back for it, it would stand beside the next layer's
+            del saved  # without a backward pass it would stay in memory during the next layer
             self._wait(index + 1)
             hidden, saved = self._layer(hidden, layer, inputs, 3 * index + 1)
             keep(saved)
@@ -157,7 +159,7 @@ class Encoder:
         return torch.addmm(d_x, d_qkv, layer.weights["qkv"], out=d_x)
 
     def _last_layer(self, x: Tensor, layer: Layer, inputs: Inputs, key: int) -> tuple[Tensor, Any]:
-        """Only the first token of each row is read from it, so only they are asked, and only they go further."""
+        """The head reads the first token only, so the last layer computes one query per row."""
         w, pieces, width = layer.weights, self.pieces, self.shape.hidden
         first = x.index_select(0, inputs.first)
         query = pieces.linear(first, w["qkv"][:width], w["qkv_bias"][:width])
@@ -211,11 +213,11 @@ class Encoder:
 
 
 def ignore(saved: Any) -> None:
-    """Nothing comes back for it."""
+    """Do nothing."""
 
 
 def weight_gradient(gradient: Tensor, x: Tensor, into: Tensor, add: bool) -> None:
-    """[out, in] from [tokens, out] and [tokens, in], straight into the flat buffer."""
+    """Write [out, in] from [tokens, out] and [tokens, in] directly into the flat buffer."""
     if add:
         torch.addmm(into, gradient.t(), x, out=into)
     else:
@@ -223,7 +225,7 @@ def weight_gradient(gradient: Tensor, x: Tensor, into: Tensor, add: bool) -> Non
 
 
 class _Encode(torch.autograd.Function):
-    """The whole encoder as one node of autograd; the anchor is there only to make it part of the graph."""
+    """The whole encoder as one node of autograd; the anchor only makes it part of the graph."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, encoder: Encoder, inputs: Inputs, add: bool) -> Tensor:

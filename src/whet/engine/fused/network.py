@@ -1,4 +1,4 @@
-"""The forward pass of the fused encoder and its head on a batch."""
+"""The forward pass of the fused encoder and the model's head."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from whet.utils.device import Hardware
 
 
 class FusedNetwork(Network):
-    """Logits by the hand-written encoder and the library's own head."""
+    """Logits by the hand-written encoder and the library's head."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class FusedNetwork(Network):
         most: tuple[int, int] = (0, 0),
         training: bool = True,
     ) -> None:
-        """`most`: the most rows and tokens of a batch to train on."""
+        """`most` is the largest number of rows and tokens of a training batch."""
         super().__init__(model, hardware.device)
         kind = torch.bfloat16 if hardware.bf16 else torch.float32
         self.flat = FlatModel(model, hardware.device, kind, used, decay, training)
@@ -53,9 +53,9 @@ class FusedNetwork(Network):
         self.add = False
         self.why = ""
         self.words_seen = 0
-        """Rows of the word embedding up to here may have had a gradient; those behind never did. Kept on the CPU."""
+        """Rows of the word embedding up to this one may have had a gradient, later ones never. Kept on the CPU."""
         self.finish_pending_update: Callable[[], None] = lambda: None
-        """Finishes an update that is still to be done, before the weights are read."""
+        """Applies a pending update before the weights are read."""
 
     def _make_encoder(self, training: bool) -> Encoder:
         kind: type[Encoder] = CpuEncoder if self.device.type == "cpu" else Encoder
@@ -64,7 +64,7 @@ class FusedNetwork(Network):
         return kind(self.flat, shape_of(self.model), self.pieces)
 
     def _place(self) -> None:
-        """Weights go straight into the flat buffers, so there are never two copies on the device."""
+        """Weights go directly into the flat buffers, so that the device never holds two copies."""
         for module in self.model.modules():
             for name, buffer in module.named_buffers(recurse=False):
                 setattr(module, name, buffer.to(self.device))
@@ -125,21 +125,22 @@ class FusedNetwork(Network):
 
 
 def bucket(tokens: int) -> int:
-    """So many tokens rounded up, to at most sixteen sizes between one power of two and the next.
+    """Round up a number of tokens, to at most sixteen sizes between two powers of two.
 
-    oneDNN builds and keeps code for every shape of a product: with a shape a step that is 10 MB a step.
+    oneDNN compiles and keeps code per shape of a product: a new shape in every step would take 10 MB per step.
     """
     grain = max(16, 1 << max(0, tokens.bit_length() - 5))
     return -(-tokens // grain) * grain
 
 
 def _in_bucket(array: Any) -> Any:
-    """With zeros behind the tokens, one at least: no row has them, no token asks for them, their gradient is zero."""
+    """Add zeros after the tokens, at least one. They belong to no row, no token attends to them, and their gradient
+    is zero."""
     return np.pad(array, (0, bucket(len(array) + 1) - len(array)))
 
 
 def head_logits(model: Any, hidden: Tensor) -> Tensor:
-    """The library's own head on [rows, 1, width], with the encoder's output put in its place."""
+    """Apply the library's head to [rows, 1, width] in place of the encoder's output."""
     base = model.base_model
     if getattr(base, "pooler", None) is not None:
         return model.classifier(model.dropout(base.pooler(hidden)))  # type: ignore[no-any-return]
@@ -150,7 +151,7 @@ def head_logits(model: Any, hidden: Tensor) -> Tensor:
 
 
 def for_other_rows(moments: Tensor, before: Any, now: Any, others: Tensor | None = None) -> Tensor:
-    """Rows of a table that was made for other rows; where it had none, zeros or the rows of `others`."""
+    """Copy the rows of a table made for other rows; missing ones are zeros or the rows of `others`."""
     _, there, here = np.intersect1d(before, now, assume_unique=True, return_indices=True)
     found = torch.zeros(len(now), moments.shape[1], dtype=moments.dtype) if others is None else others.cpu().clone()
     found[torch.from_numpy(here)] = moments[torch.from_numpy(there)]

@@ -1,12 +1,12 @@
 """A model's parameters in flat buffers: float32 masters and moments, compute weights, gradients.
 
-Two groups. *Matrices* (the layers' weights, the embeddings) have gradients in the compute type; *small* ones (biases,
-norms, the head) have float32 gradients and are computed with in float32. In each, what decays comes first, so an
-update is one pass with one boundary. The module's own parameters become views of the masters, so `state_dict`,
-saving and the library's own forward pass see the current float32 weights.
+There are two groups. *Matrices* (the layers' weights, the embeddings) have gradients in the compute type. *Small*
+ones (biases, norms, the head) have float32 gradients and are computed in float32. In each group the elements with
+decay come first, so an update is one pass with one boundary. The module's parameters become views of the masters, so
+`state_dict`, saving and the library's own forward pass see the current float32 weights.
 
-Of the word embedding only the rows that the data uses are kept in the buffers: the others have no gradient and,
-without decay, AdamW leaves them exactly as they are.
+The buffers hold only the rows of the word embedding that the data uses. The others have no gradient, and AdamW
+without decay leaves them unchanged.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from torch import Tensor
 from whet.models.families import FAMILIES, Family
 
 ALIGN = 64
-"""Elements: every tensor starts at a multiple of this, so that vector loads are aligned."""
+"""Every tensor starts at a multiple of this many elements, so that vector loads are aligned."""
 
 
 @dataclass
 class Group:
-    """Tensors that are updated by one pass."""
+    """Tensors that one pass updates."""
 
     device: torch.device
     compute_type: torch.dtype
@@ -36,7 +36,7 @@ class Group:
     size: int = 0
     decays_until: int = 0
     computes_until: int = 0
-    """Elements up to here have a compute copy; the embeddings behind them are read in float32."""
+    """Elements up to here have a compute copy; the embeddings after them are read in float32."""
 
     def add(self, name: str, shape: torch.Size) -> None:
         self.places[name] = (self.size, shape)
@@ -49,7 +49,7 @@ class Group:
         same = self.compute_type == torch.float32
         trained = self.size if training else 0
         self.masters_from = 0 if training or same else self.computes_until
-        """Prediction reads the matrices of the layers only to compute with: there are no masters of those."""
+        """Start of the masters: prediction keeps none for the matrices of the layers."""
         self.master = zeros(torch.float32, self.size - self.masters_from)
         self.first, self.second = zeros(torch.float32, trained), zeros(torch.float32, trained)
         self.gradient = zeros(self.gradient_type, trained)
@@ -60,7 +60,7 @@ class Group:
         return buffer[start : start + shape.numel()].view(shape)
 
     def current(self, name: str) -> Tensor:
-        """The float32 master, or what is computed with where there is none."""
+        """The float32 master, or the compute weight if there is none."""
         start, shape = self.places[name]
         if start < self.masters_from:
             return self.view(self.compute, name)
@@ -68,20 +68,20 @@ class Group:
         return self.master[start : start + shape.numel()].view(shape)
 
     def joined(self, buffer: Tensor, names: list[str]) -> Tensor:
-        """Neighbours as one tensor: query, key and value as one product."""
+        """Neighbouring tensors as one view: query, key and value as one product."""
         start, shape = self.places[names[0]]
         rows = sum(self.places[name][1][0] for name in names)
         return buffer[start : start + rows * shape[1:].numel()].view(rows, *shape[1:])
 
     def refresh(self) -> None:
-        """Compute weights from the masters."""
+        """Write the compute weights from the masters."""
         if self.compute is not self.master and not self.masters_from:
             self.compute.copy_(self.master[: self.computes_until])
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Views of one layer: weights to compute with, gradients to write to."""
+    """Views of one layer's compute weights and gradients."""
 
     weights: dict[str, Tensor]
     gradients: dict[str, Tensor]
@@ -99,9 +99,9 @@ class FlatModel:
         self.named: dict[str, torch.nn.Parameter] = dict(model.named_parameters())
         self.word = self.prefix + "embeddings.word_embeddings.weight"
         rows = self.named[self.word].shape[0]
-        # Decay moves every row, so then every row is kept.
+        # Decay changes every row, so every row is kept.
         self.used = np.arange(rows) if decay or used is None else np.asarray(used)
-        self.new_id = np.full(rows, -1, dtype=np.int64)  # a row that was not announced fails loudly
+        self.new_id = np.full(rows, -1, dtype=np.int64)  # a row that was not announced raises an error
         self.new_id[self.used] = np.arange(len(self.used))
         self.matrices = Group(device, compute_type, compute_type)
         self.small = Group(device, torch.float32, torch.float32)
@@ -114,7 +114,7 @@ class FlatModel:
         yield self.small
 
     def weight(self, name: str) -> Tensor:
-        """A float32 master by the base model's own name."""
+        """Return a float32 master by its name in the base model."""
         return self._group(self.prefix + name).current(self.prefix + name)
 
     def gradient(self, name: str) -> Tensor:
@@ -125,19 +125,19 @@ class FlatModel:
         return self.prefix + name in self.named
 
     def words_from(self, row: int) -> range:
-        """The elements of the word embedding from this row on, in the group of the matrices."""
+        """Return the slice of the word embedding from this row on, in the group of the matrices."""
         start, shape = self.matrices.places[self.word]
         return range(start + row * shape[1], start + shape.numel())
 
     def words_with_moments(self) -> int:
-        """One more than the last row of the word embedding that ever had a gradient."""
+        """Return the index after the last row of the word embedding that ever had a gradient."""
         matrices = self.matrices
         first, second = (matrices.view(buffer, self.word) for buffer in (matrices.first, matrices.second))
         rows = torch.nonzero((first != 0).any(1) | (second != 0).any(1))
         return int(rows[-1]) + 1 if len(rows) else 0
 
     def write_back(self) -> None:
-        """Word rows into the module's own embedding; every other parameter is a view already."""
+        """Write word rows into the module's embedding; every other parameter is a view."""
         if len(self.used) == self.named[self.word].shape[0]:
             return
         rows = torch.from_numpy(self.used).to(self.named[self.word].device)
@@ -145,18 +145,18 @@ class FlatModel:
             self.named[self.word].data[rows] = self.matrices.current(self.word).to(self.named[self.word].device)
 
     def sync_to_module(self) -> None:
-        """The model as its owner knows it: every weight current and on the device."""
+        """Make every weight of the module current and on the device."""
         self.write_back()
         self.named[self.word].data = self.named[self.word].data.to(self.device)
 
     def release(self) -> None:
-        """Every parameter gets memory of its own again; what was trained stays."""
+        """Give every parameter its own memory again, with the trained values."""
         self.sync_to_module()
         for parameter in self.named.values():
             parameter.data, parameter.grad = parameter.data.clone(), None
 
     def load_from_module(self) -> None:
-        """The inverse: after weights were loaded into the module."""
+        """Read the weights that were loaded into the module: the inverse of `sync_to_module`."""
         if len(self.used) < self.named[self.word].shape[0]:
             rows = torch.from_numpy(self.used).to(self.named[self.word].device)
             with torch.no_grad():
@@ -165,13 +165,13 @@ class FlatModel:
             group.refresh()
 
     def zero_head(self) -> None:
-        """What autograd adds to must start from zero."""
+        """Zero the gradients that autograd adds to."""
         for parameter in self.head:
             assert parameter.grad is not None
             parameter.grad.zero_()
 
     def moments(self) -> dict[str, Tensor]:
-        """AdamW's moments by parameter name."""
+        """Return AdamW's moments by parameter name."""
         found = {}
         for group in self.groups():
             for name in group.places:
@@ -204,13 +204,13 @@ class FlatModel:
         small.allocate(self.training)
 
     def _make_parameters_views(self) -> None:
-        """Copy the weights in, and make the module's parameters views of the masters."""
+        """Copy the weights in and make the module's parameters views of the masters."""
         with torch.no_grad():
             for name, parameter in self.named.items():
                 view = self._group(name).current(name)
                 if name == self.word and len(self.used) < parameter.shape[0]:
                     view.copy_(parameter.data[torch.from_numpy(self.used)])
-                    # It may lie in the mapped file of the model, and would keep all of that in memory.
+                    # The parameter may lie in the model's mapped file, all of which it would keep in memory.
                     parameter.data = parameter.data.clone()
                     continue
                 view.copy_(parameter.data)
@@ -218,7 +218,7 @@ class FlatModel:
         head = [name for name in self.named if not name.startswith(self.prefix) or "pooler" in name]
         self.head = [self.named[name] for name in head]
         if self.training:
-            # The head's gradients come from autograd, which adds into the views given here.
+            # Autograd adds the head's gradients into these views.
             for name in head:
                 self.named[name].grad = self.small.view(self.small.gradient, name)
         for group in self.groups():

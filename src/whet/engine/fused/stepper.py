@@ -1,4 +1,4 @@
-"""A training step and a network on the fast path, with the interface of the general ones."""
+"""The training step of the fast path, with the interface of the general one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FusedStepper(Stepper):
     def __init__(self, network: FusedNetwork, loss_of: LossOf, config: TrainConfig, hardware: Hardware) -> None:
         self.network, self.rule = network, AdamW.of(config)
         self._embeddings_of_others = False
-        """Whether the sum over processes touched rows of the embeddings that this one did not."""
+        """Whether the sum over processes touched embedding rows that this process did not."""
         super().__init__(
             model=network.model,
             loss_of=loss_of,
@@ -39,7 +39,7 @@ class FusedStepper(Stepper):
 
     def backward(self, batch: Batch, divisor: float, *, step: int = 0, micro: int = 0) -> Tensor:
         self.network.add = micro > 0
-        # Beyond any number of micro-batches, so that every process drops its own.
+        # Larger than any micro-batch number, so that every process draws its own dropout.
         self.network.pieces.step, self.network.pieces.micro = step, micro + (self.rank << 32)
         loss = self.loss_of(batch) / divisor
         loss.backward()  # type: ignore[no-untyped-call]
@@ -47,19 +47,19 @@ class FusedStepper(Stepper):
 
     def reseed(self, seed: int) -> None:
         super().reseed(seed)
-        if isinstance(self.network.pieces, CpuLayerOps):  # on a GPU the seed comes with each batch
+        if isinstance(self.network.pieces, CpuLayerOps):  # on a GPU each batch brings its seed
             self.network.pieces.seed = seed
 
     def sum_gradients(self, summed: Callable[[Sequence[Tensor]], None], *, computed: bool) -> None:
         flat = self.network.flat
-        if not computed:  # what is left of the step before
+        if not computed:  # left over from the previous step
             for group in flat.groups():
                 group.gradient.zero_()
         summed([group.gradient for group in flat.groups()])
         self._embeddings_of_others = True
 
     def zero(self) -> None:
-        """Matrices are overwritten by the next step; what autograd adds to, and embedding rows, are zeroed."""
+        """Zero the gradients that autograd adds to and the embedding rows; the next step overwrites the matrices."""
         flat = self.network.flat
         flat.zero_head()
         self.network.pieces.clean()
@@ -91,7 +91,7 @@ class FusedStepper(Stepper):
         same_rows = np.array_equal(rows, flat.used)
         for name, tensor in own.items():
             if name.startswith(f"{flat.word}:") and not same_rows:
-                # Other data, which the user accepted: rows that were not used before have no moments yet.
+                # The user accepted other data: newly used rows have no moments yet.
                 tensor.copy_(for_other_rows(saved[name], rows, flat.used))
             else:
                 tensor.copy_(saved[name])
@@ -124,7 +124,7 @@ class FusedStepper(Stepper):
         self.zero()
 
     def _idle(self) -> range:
-        """Rows of the word embedding that nothing can change: no gradient so far, no decay, no other process."""
+        """Return rows of the word embedding that cannot change: no gradient so far, no decay, no other process."""
         if self.rule.weight_decay > 0 or self.synchronized is not None:
             return range(0)
         return self.network.flat.words_from(self.network.words_seen)

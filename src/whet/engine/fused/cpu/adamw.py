@@ -1,4 +1,4 @@
-"""AdamW over flat buffers: one pass, float32 masters and moments, compute weights written on the way."""
+"""AdamW over flat buffers in one pass: float32 masters and moments are updated, and compute weights are written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from whet.engine.fused.parameters import FlatModel, Group
 
 @dataclass(frozen=True)
 class AdamW:
-    """The rule, apart from any device."""
+    """The settings of AdamW for one step, independent of the device."""
 
     beta1: float
     beta2: float
@@ -28,13 +28,13 @@ class AdamW:
 
 
 CHUNK = 1 << 20
-"""Elements at a time on the CPU: a float32 copy of so many gradients stays in its caches, and calls are few."""
+"""Elements per call on the CPU: a float32 copy of so many gradients fits into the caches."""
 
 
 def norm_of_gradients(flat: FlatModel, idle: range = range(0)) -> Tensor:
-    """The global norm; each chunk is squared and summed in float32, chunks are added up in float64.
+    """Return the global norm. Each chunk is squared and summed in float32; the chunks are summed in float64.
 
-    `idle` are matrix elements that never had a gradient: a chunk of them would add zero.
+    `idle` are matrix elements that never had a gradient, so their sum is zero.
     """
     total = 0.0
     scratch = torch.empty(CHUNK)
@@ -48,12 +48,12 @@ def norm_of_gradients(flat: FlatModel, idle: range = range(0)) -> Tensor:
 
 
 def update_on_cpu(flat: FlatModel, rule: AdamW, step: int, rate: float, scale: float, idle: range = range(0)) -> None:
-    """Step number `step`, counted from 1; gradients are taken times `scale`.
+    """Apply step number `step`, counted from 1, with gradients multiplied by `scale`.
 
-    `idle` are matrix elements without gradient, moments or decay: they stay as they are.
+    `idle` are matrix elements without gradient, moments or decay, which do not change.
 
-    torch's own fused kernel, chunk by chunk: the gradient's float32 copy and the weights that go into the compute
-    copy never leave the caches in between.
+    This calls torch's own fused kernel chunk by chunk, so that the float32 copy of the gradient and the new weights
+    stay in the caches.
     """
     scratch = torch.empty(CHUNK)
     number, inverse = torch.tensor(float(step)), None if scale == 1.0 else torch.tensor(1.0 / scale)
@@ -88,17 +88,17 @@ def _within(start: int, end: int, idle: range) -> bool:
 
 
 def _spans(group: Group, decay: float) -> Iterator[tuple[int, int, float]]:
-    """Chunks that lie on one side of the boundary between what decays and what does not."""
+    """Yield chunks that do not cross the boundary between elements with and without decay."""
     for low, high, rate in ((0, group.decays_until, decay), (group.decays_until, group.size, 0.0)):
         for start in range(low, high, CHUNK):
             yield start, min(high, start + CHUNK), rate
 
 
 def _in_float32(gradient: Tensor, scratch: Tensor) -> Tensor:
-    """A copy that may be written to: the fused kernel scales gradients in place."""
+    """Return a writable float32 copy: the fused kernel scales gradients in place."""
     return scratch[: gradient.numel()].copy_(gradient)
 
 
 def corrections(rule: AdamW, step: int) -> tuple[float, float]:
-    """1 / (1 - β₁ᵗ) and 1 / √(1 - β₂ᵗ)."""
+    """Return the bias corrections 1 / (1 - β₁ᵗ) and 1 / √(1 - β₂ᵗ)."""
     return 1 / (1 - rule.beta1**step), 1 / math.sqrt(1 - rule.beta2**step)

@@ -1,9 +1,9 @@
-"""The encoder on the CPU: its last layer has no keys and no values.
+"""The encoder on the CPU, with a last layer that computes no keys and no values.
 
-One query a row is asked there, so it is cheaper to bring queries to the tokens than tokens to the queries. With the
-weights K and V of a head, q·(K x) is (Kᵀ q)·x, and a weighted sum of V x is V times the weighted sum of x: every token
-meets a vector for each head, twice, and no matrix. The bias of K adds the same to all scores of a row, which softmax
-takes away again: its gradient is zero.
+The last layer has one query per row, so it is cheaper to transform the query than all tokens. With a head's weights K
+and V, q·(K x) is (Kᵀ q)·x, and a weighted sum of V x is V times the weighted sum of x. So every token is multiplied
+with two vectors per head instead of two matrices. The bias of K adds the same value to all scores of a row; softmax
+ignores it, and its gradient is zero.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from whet.engine.fused.parameters import Layer
 
 
 class CpuEncoder(Encoder):
-    """With CpuLayerOps, which lack the last layer's attention: it is here."""
+    """The encoder with `CpuLayerOps`; the last layer's attention is implemented here."""
 
     pieces: CpuLayerOps  # type: ignore[assignment]
 
@@ -49,12 +49,12 @@ class CpuEncoder(Encoder):
         reach = _for_each_head(query, keys)
         mixed, inner = self.pieces.attend(reach, tokens, tokens, layout, self.shape)
         bias = self._of_heads(layer.weights["qkv_bias"][2 * self.shape.hidden :].to(x.dtype))
-        total = inner.kept().sum(-1, keepdim=True)  # not 1 where shares were dropped
+        total = inner.kept().sum(-1, keepdim=True)  # differs from 1 if attention weights were dropped
         context = _for_each_head(mixed, values.transpose(1, 2)) + total * bias
         return context.reshape(layout.rows, -1), (query, mixed, inner, total, bias)
 
     def _ask_backward(self, gradient: Tensor, saved: Any, layer: Layer, add: bool) -> tuple[Tensor, Tensor]:
-        """Gradients of the query and of the tokens on their grid; those of K, V and their biases are put away."""
+        """Return the gradients of the query and of the padded tokens; store those of K, V and their biases."""
         query, mixed, inner, total, bias = saved
         keys, values = self._by_head(layer.weights["qkv"])
         d_context = self._of_heads(gradient)
@@ -71,7 +71,7 @@ class CpuEncoder(Encoder):
         return d_query.reshape(len(gradient), -1), d_keys.add_(d_values)
 
     def _by_head(self, qkv: Tensor) -> tuple[Tensor, Tensor]:
-        """K and V of each head, [heads, its width, width]."""
+        """Return K and V by head, [heads, head width, width]."""
         _, keys, values = qkv.view(3, self.shape.heads, self.shape.width, -1)
         return keys, values
 
@@ -80,10 +80,10 @@ class CpuEncoder(Encoder):
 
 
 def _for_each_head(rows: Tensor, matrices: Tensor) -> Tensor:
-    """[rows, heads, a] with [heads, a, b]: [rows, heads, b]."""
+    """Multiply [rows, heads, a] with [heads, a, b] to [rows, heads, b]."""
     return torch.bmm(rows.transpose(0, 1), matrices).transpose(0, 1).contiguous()
 
 
 def _summed_over_rows(left: Tensor, right: Tensor) -> Tensor:
-    """[rows, heads, a] and [rows, heads, b]: [heads, a, b]."""
+    """Multiply [rows, heads, a] and [rows, heads, b] to [heads, a, b], summed over rows."""
     return torch.bmm(left.permute(1, 2, 0), right.transpose(0, 1))

@@ -1,7 +1,7 @@
-"""The pieces of a layer on the CPU where weights never change: packed once, with what follows inside the product.
+"""Layer operations on the CPU for fixed weights: packed once and fused with the operation that follows.
 
-oneDNN brings a weight into an order of its own before each product; here it does so once. GELU and the residual sum are
-computed while a part of the product is still in the caches, which saves a pass over the hidden states for each.
+oneDNN reorders a weight before each product; here it is reordered once. GELU and the residual sum are computed while
+the product is still in the caches, which saves one pass over the hidden states each.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from whet.engine.fused.encoder import Pair
 
 aten = torch.ops.aten
 USUAL_TOKENS = 2048
-"""What a weight is packed for; any number of tokens can be multiplied with it."""
+"""Number of tokens that weights are packed for; products of any other size work too."""
 
 
 class Product(NamedTuple):
-    """One that waits for what follows it."""
+    """A product that the following operation computes."""
 
     x: Tensor
     weight: Tensor
@@ -30,7 +30,7 @@ class Product(NamedTuple):
 
 
 class CpuInferenceLayerOps(CpuLayerOps):
-    """For prediction in bf16."""
+    """Layer operations for prediction in bf16."""
 
     def __init__(self) -> None:
         super().__init__(seed=0)
@@ -39,11 +39,12 @@ class CpuInferenceLayerOps(CpuLayerOps):
     @staticmethod
     @functools.cache
     def available() -> bool:
-        """Asked by doing it once: it goes by the processor, the build of torch and ONEDNN_MAX_CPU_ISA."""
+        """Return whether the operation works, by a trial: that depends on the processor, torch's build and
+        ONEDNN_MAX_CPU_ISA."""
         weight = torch.zeros(16, 16, dtype=torch.bfloat16)
         try:
             CpuInferenceLayerOps().linear(weight, weight, weight[0])
-        except (AttributeError, RuntimeError):  # no such operation; not on this processor
+        except (AttributeError, RuntimeError):  # the operation is missing, or the processor does not support it
             return False
         return True
 
@@ -51,7 +52,7 @@ class CpuInferenceLayerOps(CpuLayerOps):
         return self._product(self.project(x, weight, bias), "none", None)
 
     def project(self, x: Tensor, weight: Tensor, bias: Tensor) -> Any:
-        """`activate` or `norm` computes it."""
+        """Return an uncomputed product for `activate` or `norm`."""
         return Product(x, self._once(weight), self._once(bias))
 
     def activate(self, x: Any, bias: Tensor, shape: Shape) -> Tensor:
@@ -68,7 +69,7 @@ class CpuInferenceLayerOps(CpuLayerOps):
         return found
 
     def _once(self, weight: Tensor) -> Tensor:
-        """A matrix in oneDNN's own order; a bias in the type of the products."""
+        """Return a matrix in oneDNN's order, packed once, or a bias in the type of the products."""
         key = (weight.data_ptr(), weight.shape)
         if key not in self._packed:
             packed = torch.ops.mkldnn._reorder_linear_weight

@@ -1,7 +1,7 @@
-"""The pieces of a layer on the CPU, in torch operations.
+"""Layer operations on the CPU, in torch operations.
 
-Dropout masks are compared out of 16 random bits each, drawn by numpy, because `bernoulli_` draws on one thread and
-64 bits a number: the rate is met to 1/65536 and the kept share is scaled by exactly what is kept.
+Dropout masks compare 16 random bits per element, drawn by numpy, because `bernoulli_` draws 64 bits per element on
+one thread. The rate is exact to 1/65536, and the kept values are scaled by the exact kept share.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DRAWN_AT_ONCE = 1 << 17
 
 
 class Attended(NamedTuple):
-    """What the backward pass needs of attention."""
+    """Values of the attention that the backward pass needs."""
 
     query: Tensor
     keys: Tensor
@@ -37,7 +37,7 @@ class Attended(NamedTuple):
 
 
 class CpuLayerOps:
-    """torch and oneDNN; padding exists only inside attention."""
+    """Layer operations with torch and oneDNN; there is padding only inside attention."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -84,13 +84,13 @@ class CpuLayerOps:
             self._put_rows(flat.gradient("embeddings.token_type_embeddings.weight"), types, d_total, add)
 
     def clean(self) -> None:
-        """Zero the embedding rows that this step touched: cheaper than zeroing the whole table."""
+        """Zero the embedding rows that this step touched, which is cheaper than zeroing the whole table."""
         for table, rows in self._touched:
             table.index_fill_(0, rows, 0)
         self._touched.clear()
 
     def _put_rows(self, into: Tensor, rows: Tensor, values: Tensor, add: bool) -> None:
-        """Sum values by row. Only rows that are touched are written; the others are zero since the last `clean`."""
+        """Sum values by row and write the touched rows; `clean` has zeroed all others."""
         unique, place = torch.unique(rows, return_inverse=True)
         sums = torch.zeros(len(unique), values.shape[1]).index_add_(0, place, values)
         if add:
@@ -120,11 +120,11 @@ class CpuLayerOps:
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, layout: Layout, shape: Shape
     ) -> tuple[Tensor, Attended]:
-        """Of [row and head, or row alone; queries or tokens; width]: the answer to each query."""
+        """Return the answer to each query; inputs are [row and head or row; queries or tokens; width]."""
         barred = (~layout.mask.view(layout.rows, 1, 1, -1)).to(query.dtype) * -1e30
         barred = barred.expand(-1, len(query) // layout.rows, 1, -1).reshape(-1, 1, layout.longest)
         scores = torch.baddbmm(barred, query, keys.transpose(1, 2), alpha=shape.width**-0.5)
-        # In float32: faster than torch's own way with bf16, and what it rounds to is the same or nearer.
+        # Computed in float32: faster than torch's own bf16 kernel, and at least as exact.
         shares = torch.softmax(scores, -1, dtype=torch.float32).to(scores.dtype)
         attended = Attended(
             query, keys, values, shares, self._mask(shares.shape, shape.attention_dropout, shares.dtype)
@@ -134,7 +134,8 @@ class CpuLayerOps:
     def attend_backward(
         self, gradient: Tensor, saved: Attended, shape: Shape, d_total: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """`d_total`: the gradient of each query's sum of kept shares, where that was used."""
+        """Return the gradients; `d_total` is the gradient of each query's sum of kept attention weights, if that was
+        used."""
         query, keys, values, shares, mask = saved
         d_values = torch.bmm(saved.kept().transpose(1, 2), gradient)
         d_shares = torch.bmm(gradient, values.transpose(1, 2))
@@ -188,23 +189,23 @@ class CpuLayerOps:
         weight_gradient(gradient, x, into, add)
 
     def finish_layer(self) -> None:
-        """Nothing is put off."""
+        """Nothing is deferred on the CPU."""
 
     def column_sums(self, x: Tensor, into: Tensor, add: bool) -> None:
-        # Added up in float32 and rounded once to the type of x, as the gradients of matrices are.
+        # Summed in float32 and rounded once to the type of x, like the gradients of matrices.
         put(into, x.sum(0), add)
 
     def finish_backward(self) -> None:
-        """Nothing is put off here."""
+        """Nothing is deferred on the CPU."""
 
     def _mask(self, shape: torch.Size, rate: float, kind: torch.dtype) -> Tensor | None:
-        """Factors 0 and 1 / kept share: the next of those that follow from (seed, step, micro-batch)."""
+        """Return the next dropout mask, with factors 0 and 1 / kept share, determined by (seed, step, micro-batch)."""
         if not self.training or rate == 0:
             return None
         dropped = round(rate * 65536)
         mask = torch.empty(shape, dtype=kind)
         factor, into = _factor(dropped, kind), _as_numbers(mask.view(-1))
-        # In parts that stay in the caches: fresh memory for all of it at once costs more than drawing it.
+        # Drawn in parts that fit into the caches: allocating all of it at once costs more than drawing it.
         for start in range(0, len(into), DRAWN_AT_ONCE):
             part = into[start : start + DRAWN_AT_ONCE]
             drawn = self._bits.random_raw(-(-len(part) // 4)).view(np.uint16)[: len(part)]
@@ -214,20 +215,20 @@ class CpuLayerOps:
 
 @functools.cache
 def _factor(dropped: int, kind: torch.dtype) -> Any:
-    """What is kept is multiplied by this, as `_as_numbers` has it."""
+    """Return the factor for kept values, in the format of `_as_numbers`."""
     return _as_numbers(torch.tensor(65536 / (65536 - dropped), dtype=kind))
 
 
 def onto_grid(tokens: Tensor, layout: Layout) -> Tensor:
-    """From one after another to [rows × longest]. Where there is no token lies one of the filling behind all rows.
+    """Pad packed rows to [rows × longest]. Slots without a token get a value from the filling after all rows.
 
-    Nothing asks for that, and where gradients are brought onto the grid, that of the filling is zero.
+    No query reads these slots, and gradients of the filling are zero.
     """
     return tokens.index_select(0, layout.held)
 
 
 def off_grid(grid: Tensor, layout: Layout, count: int) -> Tensor:
-    """The inverse: `count` with the filling, which is zero."""
+    """The inverse of `onto_grid`: the first `count` rows, with a filling of zeros."""
     tokens = grid.new_empty(count, grid.shape[1])
     torch.index_select(grid, 0, layout.slots, out=tokens[: len(layout.slots)])
     tokens[len(layout.slots) :] = 0
@@ -235,7 +236,7 @@ def off_grid(grid: Tensor, layout: Layout, count: int) -> Tensor:
 
 
 def _as_numbers(tensor: Tensor) -> Any:
-    """numpy knows no bf16, but a product of 0 or 1 with its bits is as good."""
+    """numpy has no bf16, but a product of 0 or 1 with its bits is correct."""
     return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 

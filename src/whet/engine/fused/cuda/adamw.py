@@ -1,8 +1,8 @@
-"""The norm of the gradients and AdamW on CUDA: what runs beside the forward and the backward pass, and what alone.
+"""The gradient norm and AdamW on CUDA, alone or on a side stream during the forward and the backward pass.
 
-AdamW is bound by memory and the forward pass is not, so an update runs at the beginning of the next replay, on a
-stream of its own, in the order in which the forward pass needs the weights. Of the word embedding only the rows of
-the batch come first; the rest has time until the backward pass is over.
+AdamW is limited by memory bandwidth, the forward pass is not. So an update runs at the beginning of the next replay
+on a side stream, in the order in which the forward pass needs the weights. Of the word embedding the rows of the
+batch come first; the others may take until the end of the backward pass.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from whet.engine.fused.cuda import adamw_kernels as kernels
 from whet.engine.fused.parameters import FlatModel, Group
 from whet.engine.stepper import StepTotals
 
-# torch's own annotations leave these untyped.
+# torch has no type annotations for these.
 _cuda: Any = torch.cuda
 
 
 class Launch(NamedTuple):
-    """How an update is laid over the device."""
+    """The launch configuration of an update."""
 
     programs: int
     block: int
@@ -32,25 +32,26 @@ class Launch(NamedTuple):
 
 ALONE = Launch(1056, 512, 4)
 BESIDE = Launch(96, 4096, 32)
-"""With the device to itself, and beside the forward pass: there two programs fill one multiprocessor, so that the
-others stay whole for products, whose programs need a whole one each."""
+"""Configurations for an update alone, and for one during the forward pass. The latter fills each multiprocessor with
+two programs, so that the other multiprocessors are free for matrix products."""
 
 
 class Span(NamedTuple):
-    """Neighbours in a group that are updated together."""
+    """Neighbouring elements of a group that are updated together."""
 
     group: Group
     start: int
     end: int
     partials: int
-    """How many programs square it."""
+    """The number of programs that compute its sum of squares."""
 
 
 SMALL, WORDS, PLACES, FIRST_LAYER = 0, 1, 2, 3
 
 
 class Words(NamedTuple):
-    """The distinct words of a batch: token i of `order` from starts[k] on is the k-th; and the turn's own number."""
+    """The distinct words of a batch: tokens order[starts[k]:] are those of the k-th word; and the number of the
+    replay."""
 
     order: Tensor
     starts: Tensor
@@ -59,7 +60,7 @@ class Words(NamedTuple):
 
 
 class CudaUpdate:
-    """Norm, clipping and AdamW over a flat model. Nothing is read back from the device."""
+    """Gradient norm, clipping and AdamW over a flat model, without reading anything back from the device."""
 
     def __init__(self, flat: FlatModel, rule: AdamW, clip: float, side_stream: torch.cuda.Stream) -> None:
         self.flat, self.rule, self.clip, self.side_stream = flat, rule, clip, side_stream
@@ -68,17 +69,18 @@ class CudaUpdate:
         self._firsts = [0, *ends[:-1]]
         self._partial = torch.zeros(1 << (ends[-1] - 1).bit_length(), device=flat.device)
         self.scale = torch.full((), -1.0, device=flat.device)
-        """What a pending update multiplies gradients by; below 0 when none is pending."""
+        """Factor for the gradients of a pending update; below 0 if none is pending."""
         self._width = flat.named[flat.word].shape[1]
         self._updated_at = torch.full((len(flat.used),), -1, dtype=torch.int64, device=flat.device)
 
     def run(self, rates: Tensor) -> None:
-        """All of it, with the device to itself. `rates`: the rate and the two bias corrections."""
+        """Run the whole update alone. `rates` holds the learning rate and the two bias corrections."""
         for span in self.spans:
             self._span(span, rates, ALONE)
 
     def run_beside(self, rates: Tensor, words: Words) -> list[torch.cuda.Event]:
-        """On the stream beside; an event for the embeddings, one a layer, and one for all of it."""
+        """Run the update on the side stream; returns an event for the embeddings, one per layer, and one for
+        everything."""
         self.side_stream.wait_stream(torch.cuda.current_stream())
         ready: list[torch.cuda.Event] = []
 
@@ -88,12 +90,13 @@ class CudaUpdate:
 
         with torch.cuda.stream(self.side_stream):
             self._span(self.spans[SMALL], rates, ALONE)
-            self.flat.zero_head()  # its backward pass comes first
+            self.flat.zero_head()  # the previous backward pass must end first
             self._span(self.spans[PLACES], rates, ALONE)
             self._words_of_batch(rates, words)
             mark()
             for index, span in enumerate(self.spans[FIRST_LAYER:]):
-                self._span(span, rates, BESIDE if index else ALONE)  # nothing can run before the first layer is done
+                # the first layer waits for this, so nothing runs at the same time
+                self._span(span, rates, BESIDE if index else ALONE)
                 mark()
             self._other_words(rates, words)
             self._zero_embeddings()
@@ -102,7 +105,7 @@ class CudaUpdate:
         return ready
 
     def zero(self) -> None:
-        """What the next step adds to: the head's gradients, and the rows of the embeddings."""
+        """Zero what the next step adds to: the head's gradients and the rows of the embeddings."""
         self.flat.zero_head()
         self._zero_embeddings()
 
@@ -111,12 +114,12 @@ class CudaUpdate:
         matrices.gradient[matrices.computes_until :].zero_()
 
     def square_layer_beside(self, layer: int) -> None:
-        """A layer's part of the norm, while its gradients are still in the cache."""
+        """Add a layer to the sum of squares while its gradients are still in the cache."""
         with torch.cuda.stream(self.side_stream):
             self._square(FIRST_LAYER + layer)
 
     def add_step(self, window: StepTotals, loss: Tensor, step: Tensor, *, layers_squared: bool) -> None:
-        """Norm, clipping factor and window of a step whose gradients are complete."""
+        """Add a step whose gradients are complete to the totals, with its norm and clipping factor."""
         left: Sequence[int] = range(FIRST_LAYER if layers_squared else len(self.spans))
         for index in left:
             self._square(index)
@@ -163,12 +166,12 @@ class CudaUpdate:
 
 
 EXACT = {"enable_fp_fusion": False}
-"""Products and sums are rounded one by one: else the compiler joins some, others with another number of warps, and
-an update that ran alone would differ in the last bit from the same one beside a forward pass."""
+"""Rounds every product and sum on its own. Otherwise the compiler fuses some of them, depending on the number of
+warps, and an update alone would differ in the last bit from one during a forward pass."""
 
 
 def _spans(flat: FlatModel) -> list[Span]:
-    """Everything that is updated: biases, norms and the head; the embeddings; the layers."""
+    """Return all spans to update: biases, norms and the head; the embeddings; the layers."""
     matrices, small = flat.matrices, flat.small
     start, shape = matrices.places[flat.word]
     after_words = start + shape.numel()

@@ -1,6 +1,6 @@
 """Triton kernels for the norm of the gradients and for AdamW."""
 
-# Triton reads the types of constants off annotations and the code off this file: no `from __future__` here.
+# No `from __future__` here: Triton reads the types of constants from annotations, and the code from this file.
 import triton
 import triton.language as tl
 
@@ -10,7 +10,7 @@ from whet.engine.fused.cuda.compile import Kernel
 @Kernel
 @triton.jit
 def squares(gradient, start, end, partial, BLOCK: tl.constexpr):
-    """Partial sums of squares of a span, for the global norm."""
+    """Write partial sums of squares of a span for the global norm."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     total = tl.zeros((BLOCK,), tl.float32)
     for begin in range(start + program * BLOCK, end, programs * BLOCK):
@@ -23,7 +23,7 @@ def squares(gradient, start, end, partial, BLOCK: tl.constexpr):
 @Kernel
 @triton.jit
 def add_step(partial, loss, step_at, window_loss, window_norm, first_nonfinite_step, scale, clip, COUNT: tl.constexpr):
-    """The norm, the clipping factor, and whether this step may reach the weights (scale 0 when it may not)."""
+    """Compute the norm, the clipping factor, and whether this step may change the weights (scale 0 if not)."""
     norm = tl.sqrt(tl.sum(tl.load(partial + tl.arange(0, COUNT)).to(tl.float64), 0))
     value = tl.load(loss).to(tl.float64)
     bad = tl.load(first_nonfinite_step)
@@ -41,10 +41,10 @@ def add_step(partial, loss, step_at, window_loss, window_norm, first_nonfinite_s
 def _updated(
     master, first, second, gradient, element, inside, decays, scale, rule_at, beta1, rest1, beta2, rest2, epsilon, decay
 ):
-    """AdamW on some elements: moments and masters written, the new weights given back.
+    """Apply AdamW to some elements: write moments and masters, return the new weights.
 
-    `rule_at` holds the rate and the two bias corrections of this step. `rest` is 1 - β, subtracted in double precision
-    on the host: in float32 it would lose four digits.
+    `rule_at` holds the learning rate and the two bias corrections of this step. `rest` is 1 - β, computed in double
+    precision on the host: in float32 it would lose four digits.
     """
     rate, correct1, correct2 = tl.load(rule_at), tl.load(rule_at + 1), tl.load(rule_at + 2)
     value = tl.load(gradient + element, inside, 0.0).to(tl.float32) * scale
@@ -82,7 +82,7 @@ def adamw(
     BLOCK: tl.constexpr,
     COPY: tl.constexpr,
 ):
-    """One pass over a span by a few programs, so that other work finds room beside it."""
+    """Update a span with few programs, so that other work can run at the same time."""
     scale = tl.load(scale_at)
     if scale < 0:
         end = start
@@ -121,7 +121,7 @@ def adamw_words_of_batch(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The rows of the vocabulary that this batch reads, each once; `updated_at` remembers in which turn."""
+    """Update the vocabulary rows of this batch, each once; `updated_at` stores the replay's number for each."""
     which = tl.program_id(0)
     begin, end = tl.load(starts + which), tl.load(starts + which + 1)
     scale = tl.load(scale_at)
@@ -158,7 +158,7 @@ def adamw_other_words(
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """The rows that were not updated in this turn yet."""
+    """Update the rows that were not updated in this replay."""
     scale, turn = tl.load(scale_at), tl.load(turn_at)
     if scale < 0:
         rows = 0

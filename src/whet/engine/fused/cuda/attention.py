@@ -1,8 +1,8 @@
 """Attention over short packed rows on CUDA.
 
-Flash attention is made for long rows: for rows of some fifty tokens its tiles of 128 are mostly empty, its backward
-pass is four kernels, and what comes out must be put side by side again. Here it is one kernel each way, which writes
-gradients where the next product reads them, with their column sums.
+For rows of about fifty tokens, the tiles of 128 of flash attention are mostly empty, its backward pass is four
+kernels, and its results must be joined. Here each direction is one kernel. It writes the gradients where the next
+product reads them, with their column sums.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from whet.engine.fused.cuda import attention_kernels as kernels
 BLOCK = 64
 WARPS = 4
 WIDTHS = (16, 32, 64, 128)
-"""Widths of a head that a tile can have."""
+"""Head widths that a tile supports."""
 
 
 class Saved(NamedTuple):
-    """What the backward pass needs."""
+    """Values that the backward pass needs."""
 
     queries: Tensor
     keys: Tensor
@@ -36,7 +36,7 @@ class Saved(NamedTuple):
 
 
 def fits(shape: Shape, longest: int) -> bool:
-    """Whether these kernels can do it, and are the faster ones."""
+    """Return whether these kernels support the sizes and are faster."""
     return longest <= kernels.LONGEST and shape.width in WIDTHS
 
 
@@ -49,9 +49,9 @@ def short_attention(
     *,
     first: bool,
 ) -> tuple[Tensor, Saved]:
-    """Every token's answer, or with `first`, where there is one query a row, each row's.
+    """Return every token's answer, or with `first` (one query per row) each row's.
 
-    `asked`: queries, keys and values; `drawn`: seed, key and rate.
+    `asked` holds queries, keys and values; `drawn` holds seed, key and dropout rate.
     """
     queries, keys, values = asked
     rows, hidden = offsets.shape[0] - 1, shape.heads * shape.width
@@ -60,7 +60,8 @@ def short_attention(
     blocks = -(-longest // BLOCK)
     numbers = (*drawn, shape.width**-0.5, queries.stride(0), keys.stride(0), int(first))
     options = {"HEADS": shape.heads, "HEAD": shape.width, "BLOCK": BLOCK, "DROP": drawn[2] > 0}
-    options |= {"num_stages": 1, "num_warps": WARPS}  # loops of one or two turns: nothing to fetch ahead
+    # loops have one or two iterations, so there is nothing to prefetch
+    options |= {"num_stages": 1, "num_warps": WARPS}
     kernels.attend[(rows * shape.heads, 1 if first else blocks)](
         queries, keys, values, context, logsum, offsets, *numbers, **options
     )
@@ -69,12 +70,13 @@ def short_attention(
 
 
 def sums_of_short_attention(saved: Saved) -> int:
-    """How many partial column sums the backward pass writes."""
+    """Return the number of partial column sums that the backward pass writes."""
     return saved.grid[0] // int(saved.options["HEADS"]) * (saved.grid[1] // 2)
 
 
 def short_attention_backward(gradient: Tensor, saved: Saved, into: tuple[Tensor, ...], partial: Tensor) -> None:
-    """Gradients into views like those the forward pass read; their column sums into `partial`, [sums, columns]."""
+    """Write gradients into views like those of the forward pass, and their column sums into `partial`, [sums,
+    columns]."""
     hidden = gradient.shape[1]
     partials = [partial[:, start : start + hidden] for start in range(0, partial.shape[1], hidden)]
     kernels.attend_backward[saved.grid](

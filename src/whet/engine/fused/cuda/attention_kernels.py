@@ -1,9 +1,9 @@
 """Triton kernels for attention over short packed rows: one forward, one backward.
 
-A program has one block of one row and head. Nothing is added across programs: the same bits every time.
+Each program computes one block of one row and head. Programs share no sums, so the bits are reproducible.
 """
 
-# Triton reads the types of constants off annotations and the code off this file: no `from __future__` here.
+# No `from __future__` here: Triton reads the types of constants from annotations, and the code from this file.
 import triton
 import triton.language as tl
 
@@ -11,12 +11,12 @@ from whet.engine.fused.cuda.compile import Kernel
 from whet.engine.fused.cuda.layer_kernels import kept
 
 LONGEST = 128
-"""Most tokens of a row."""
+"""The largest number of tokens per row."""
 
 
 @triton.jit
 def _span(offsets, row, first):
-    """Where a row's keys begin, how many they are, and the same for its queries: one a row, or one a token."""
+    """Return the start and number of a row's keys, and the same for its queries: one per row, or one per token."""
     begin = tl.load(offsets + row)
     length = tl.load(offsets + row + 1) - begin
     return begin, length, tl.where(first > 0, row, begin), tl.where(first > 0, 1, length)
@@ -24,8 +24,8 @@ def _span(offsets, row, first):
 
 @triton.jit
 def _staying(seed_at, key, rate, query, head, place, HEADS: tl.constexpr):
-    """Which elements of a tile stay; `query` numbers its rows in the batch, `place` its columns in a row."""
-    # The number is LONGEST, which must not be read here: tests/engine/fused/cuda/test_kernel_sources.py says why.
+    """Return which elements of a tile dropout keeps; `query` is a row's index in the batch, `place` the column."""
+    # The number is LONGEST. Kernels must not read it by name: see tests/engine/fused/cuda/test_kernel_sources.py.
     return kept(seed_at, key, ((query * HEADS + head) * 128)[:, None] + place[None, :], rate)
 
 
@@ -50,7 +50,8 @@ def attend(
     BLOCK: tl.constexpr,
     DROP: tl.constexpr,
 ):
-    """One block of queries of one row and head: dropout(softmax(q kᵀ)) v, and the logarithm of softmax's sums."""
+    """Compute one block of queries of one row and head: dropout(softmax(q kᵀ)) v, and the logarithm of softmax's
+    sums."""
     row, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     begin, length, asked, count = _span(offsets, row, first)
     mine = tl.program_id(1) * BLOCK
@@ -103,7 +104,7 @@ def _slopes(
     HEADS: tl.constexpr,
     DROP: tl.constexpr,
 ):
-    """Of one tile: the shares as they met the values, and the gradient of the scores."""
+    """Return for one tile the attention weights after dropout and the gradient of the scores."""
     share = tl.exp2(tl.dot(q, tl.trans(k)) * (scale * 1.4426950408889634) - logsum[:, None])
     share = tl.where(valid, share, 0.0)
     met, through = share, tl.dot(gradient, tl.trans(v))
@@ -117,7 +118,7 @@ def _slopes(
 def _asked(
     queries, context, d_context, logsum, query, there, head, column, stride, HEADS: tl.constexpr, HEAD: tl.constexpr
 ):
-    """A block of queries with the gradients of their answers, and what their softmax needs to be undone."""
+    """Load a block of queries with the gradients of their answers and the values that reverse softmax."""
     q = tl.load(queries + query[:, None] * stride + column[None, :], there[:, None], 0.0)
     element = query[:, None] * (HEADS * HEAD) + column[None, :]
     gradient = tl.load(d_context + element, there[:, None], 0.0)
@@ -155,10 +156,10 @@ def attend_backward(
     BLOCK: tl.constexpr,
     DROP: tl.constexpr,
 ):
-    """One block of one row and head: gradients of its keys and values; or of its queries.
+    """Compute one block of one row and head: gradients of its keys and values, or of its queries.
 
-    A row of one block does all in one program; of a longer one queries and keys are each other programs' work, half
-    of the programs in the second dimension of the grid.
+    If a row is one block, one program computes everything. For longer rows half of the programs in the grid's second
+    dimension compute queries, the others keys.
     """
     row, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     begin, length, asked, count = _span(offsets, row, first)
@@ -187,7 +188,7 @@ def attend_backward(
                 )  # fmt: skip
                 for_query += tl.dot(slope, k)
             tl.store(d_queries + query[:, None] * query_stride + column[None, :], for_query, there[:, None])
-        # Of a row of one block, the program of the keys writes it; where there is one query a row, nobody asks.
+        # If a row is one block, the keys' program writes it; with one query per row it is not needed.
         long_or_later = column * 0 + (length + block * BLOCK) * (1 - first) > BLOCK
         tl.store(partial_queries + partial, tl.sum(for_query, 0), long_or_later)
     else:
@@ -216,6 +217,6 @@ def attend_backward(
                     tl.store(partial_queries + partial, tl.sum(alone, 0), column * 0 + first < 1)
             tl.store(d_keys + here, for_key, (place < length)[:, None])
             tl.store(d_values + here, for_value, (place < length)[:, None])
-        # Keys that are not there have gradients of zero.
+        # Keys that do not exist have gradients of zero.
         tl.store(partial_keys + partial, tl.sum(for_key, 0))
         tl.store(partial_values + partial, tl.sum(for_value, 0))

@@ -1,7 +1,7 @@
-"""How kernels are launched, and how all of them are compiled before the first one is.
+"""Launches kernels, and compiles all of them before the first launch.
 
-Launched for the first time, a kernel is compiled while everything waits, and so is the next one. Most of that work is
-outside of Python (LLVM, ptxas, a C compiler for the launcher), so that many can be compiled at a time.
+A kernel is compiled at its first launch while everything waits, then the next one. Most of that work is outside of
+Python (LLVM, ptxas, a C compiler for the launcher), so several can be compiled at once.
 """
 
 from __future__ import annotations
@@ -21,39 +21,40 @@ from triton.runtime.jit import MockTensor
 from whet.utils.device import precompute_triton_cache_key
 
 AT_ONCE = 6
-"""Kernels compiled at a time: five threads have all others done when the longest is; each takes 8 MB of the host."""
+"""Kernels compiled at once. With five threads the others finish while the longest compiles; each takes 8 MB on the
+host."""
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 _noted: defaultdict[Kernel, list[Call]] | None = None
-"""What would have been launched, while kernels are compiled ahead."""
+"""Launches that are only recorded while kernels are compiled ahead."""
 
 
 class Kernel:
-    """A Triton function that is launched from Python."""
+    """A Triton function that Python launches."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         launch = self.function[grid] if _noted is None else functools.partial(self._note, _noted)
-        # Triton's default until 3.9, which warns that 3.10 has another.
+        # Triton's default until 3.9; it warns that 3.10 has another.
         return functools.partial(launch, enable_fp_fusion=True)
 
     def _note(self, noted: defaultdict[Kernel, list[Call]], *given: Any, **options: Any) -> None:
-        # Not the tensors themselves: all of a step's would be held at once.
+        # The tensors themselves are not kept: all tensors of a step would stay in memory.
         noted[self].append((tuple(Address.of(each) for each in given), options))
 
     def compile(self, calls: list[Call], device: torch.device) -> None:
-        """For every call one after another: Triton knows which of them are the same."""
+        """Compile for each recorded call in turn; Triton detects equal ones."""
         for given, options in calls:
-            # What cannot be compiled is reported when it is launched.
+            # A kernel that cannot be compiled is reported at its launch.
             with contextlib.suppress(Exception), torch.cuda.device(device):
                 made = self.function.warmup(*given, grid=(1,), **options)
                 made.run  # noqa: B018  # makes the launcher and loads the code
 
 
 class Address(MockTensor):  # type: ignore[misc]
-    """All that Triton compiles a tensor by."""
+    """The properties of a tensor that Triton compiles for."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         super().__init__(tensor.dtype)
@@ -69,7 +70,8 @@ class Address(MockTensor):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def compiling_ahead(device: torch.device) -> Iterator[None]:
-    """In here kernels do not run; those that would have are ready when it ends. Products are computed, of anything."""
+    """Record the kernels launched in this context and compile them at its end. Matrix products run on arbitrary
+    values."""
     global _noted
     noted = _noted = defaultdict(list)
     try:
@@ -80,7 +82,7 @@ def compiling_ahead(device: torch.device) -> Iterator[None]:
     if not compiled:  # in Triton's interpreter
         return
     precompute_triton_cache_key()
-    driver.active.get_current_device()  # makes the driver, which must happen once
+    driver.active.get_current_device()  # creates the driver, once
     longest_first = sorted(compiled, key=lambda kernel: -len(kernel.function.fn.__code__.co_code))
     with ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1)) as pool:
         for kernel in longest_first:

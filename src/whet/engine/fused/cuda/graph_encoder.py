@@ -1,9 +1,9 @@
 """Forward passes on CUDA by replay, for networks that only predict.
 
-A batch is a hundred launches and more, which take the host longer than its tokens take the device. So batches are
-filled up to one of a few sizes, and the launches of a size are captured when it comes for the second time: the first
-time they are launched one by one, on the same filled batch, for the same bits. Filling belongs to no row, and nothing
-reads it; rows that are not there are empty.
+A batch needs a hundred launches or more, which take the host longer than the device needs to compute them. So batches
+are padded to a few sizes. The first batch of a size is launched kernel by kernel, and its launches are captured when
+the size occurs again; the padded batch is the same, and so are the bits. The filling belongs to no row and is not
+read; missing rows are empty.
 """
 
 from __future__ import annotations
@@ -23,27 +23,29 @@ from whet.engine.fused.encoder import Encoder, Inputs
 from whet.engine.fused.parameters import FlatModel
 
 MIN_TOKENS, MAX_TOKENS = 1024, 16384
-"""Smaller batches are filled up to the one; larger ones than the other keep the device busy while they are launched."""
+"""Smaller batches are filled up to the first number of tokens. Batches above the second keep the device busy without
+a graph."""
 MAX_ROWS = 1024
 LENGTH_BUCKET = 128
 
-# torch's own annotations leave these untyped.
+# torch has no type annotations for these.
 _cuda: Any = torch.cuda
 
 Size = tuple[int, int]
-"""Tokens, and the longest row, both rounded up."""
+"""The number of tokens and the longest row, both rounded up."""
 
 
 def capture(work: Callable[[], None], stream: Any, pool: Any, device: torch.device) -> torch.cuda.CUDAGraph:
-    """What `work` launches, as a graph. It has run before, so that kernels are compiled and libraries have memory."""
+    """Capture the launches of `work` as a graph. It must have run before, so that kernels are compiled and memory
+    exists."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     free, total = torch.cuda.mem_get_info(device)
-    if free < total // 4:  # nothing can be given back while a graph is captured
+    if free < total // 4:  # no memory can be freed during a capture
         torch.cuda.empty_cache()
-    # Not by `torch.cuda.graph`, which does so every time: what it gives back must be asked for again.
+    # `torch.cuda.graph` is not used here: it frees cached memory at each call, which must then be allocated again.
     with torch.cuda.stream(stream):
-        # Other threads may go on meanwhile: one writes checkpoints, one of NCCL's asks for its events.
+        # Thread-local mode: other threads, for example NCCL's or the one that saves, may call CUDA meanwhile.
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             work()
@@ -54,7 +56,7 @@ def capture(work: Callable[[], None], stream: Any, pool: Any, device: torch.devi
 
 @dataclass
 class Forward:
-    """A size: its static inputs, where the result lies, and the graph once it is captured."""
+    """One size: its static inputs, its result, and the graph once it is captured."""
 
     inputs: Inputs
     hidden: Tensor
@@ -72,7 +74,7 @@ class Forward:
 
 
 class ReplayedEncoder(Encoder):
-    """An encoder that is not trained. Threads may share it."""
+    """An encoder for prediction. Threads may share it."""
 
     def __init__(self, flat: FlatModel, shape: Shape, pieces: CudaLayerOps) -> None:
         super().__init__(flat, shape, pieces)
@@ -84,7 +86,7 @@ class ReplayedEncoder(Encoder):
     def first_hidden(self, inputs: Inputs, *, training: bool, add: bool = False) -> Tensor:
         assert not training
         asking = torch.cuda.current_stream(self.device)
-        with self._lock, self._beside(asking):  # until the result is copied: the next replay writes where it lies
+        with self._lock, self._beside(asking):  # held until the result is copied: the next replay overwrites it
             size, rows = _size(inputs), inputs.first.shape[0]
             if size[0] > MAX_TOKENS or rows > MAX_ROWS:
                 hidden = super().first_hidden(inputs, training=False)
@@ -99,24 +101,24 @@ class ReplayedEncoder(Encoder):
             self._capture(forward)
         forward.fill(inputs)
         forward.graph.replay() if forward.graph else self._launch(forward)
-        self._forwards[size] = forward  # only now: what ran out of memory has not been run before
+        self._forwards[size] = forward  # set only now: a size that ran out of memory counts as not run
         return forward.hidden
 
     @contextmanager
     def _beside(self, asking: Any) -> Iterator[None]:
-        """All on the one stream that captures: every stream has memory of its own."""
+        """Run on the capturing stream: every stream has its own memory."""
         self._stream.wait_stream(asking)
         try:
             with torch.cuda.stream(self._stream):
                 yield
-        finally:  # memory that is let go of now is still being read there
+        finally:  # memory that is freed now is still being read there
             asking.wait_stream(self._stream)
 
     def _launch(self, forward: Forward) -> None:
         forward.hidden = self._forward(forward.inputs, None)
 
     def _capture(self, forward: Forward) -> None:
-        # What launches were computed in: from now on such batches have the graph's own memory.
+        # Memory of the uncaptured launches is freed: such batches use the graph's own memory from here on.
         torch.cuda.empty_cache()
         forward.graph = capture(lambda: self._launch(forward), self._stream, self._pool, self.device)
 
@@ -127,7 +129,7 @@ def _size(inputs: Inputs) -> Size:
 
 
 def _filling(tokens: int, longest: int, device: torch.device) -> Inputs:
-    """A batch of as many rows as there may be, all of them empty."""
+    """Return a batch with the largest number of rows, all of them empty."""
     rows = min(tokens, MAX_ROWS)
     ids, positions, types = (torch.zeros(tokens, dtype=torch.int64, device=device) for _ in range(3))
     offsets = torch.zeros(rows + 1, dtype=torch.int32, device=device)

@@ -1,14 +1,14 @@
-"""Whole training steps on CUDA as one replay for each shape.
+"""Training steps on CUDA as one replay per shape.
 
-A shape is (rows, tokens rounded up, longest row rounded up). Tokens that only fill the bucket form a row of their own
-at the end, which nothing reads: its gradient is exactly zero. Each shape is captured when it is first needed. Inputs
-go through pinned memory in one copy, ahead of the device; nothing is read back.
+A shape is (rows, tokens rounded up, longest row rounded up). Tokens that fill the bucket form a row of their own at
+the end, which is not read, so its gradient is exactly zero. Each shape is captured when it is first needed. Inputs
+are copied at once through pinned memory, ahead of the device; nothing is read back.
 
-The update of a step runs at the beginning of the next replay, beside the forward pass (adamw.py).
+The update of a step runs on a side stream at the beginning of the next replay, during the forward pass (adamw.py).
 `finish_pending_update` runs it before the weights are read.
 
-With several processes a replay ends with the gradients. They are summed between replays, and the norm is taken after
-that: which shapes a process replays is its own affair, so nothing that all of them must do can be in a graph.
+With several processes a replay ends with the gradients. They are summed between replays, and the norm is computed
+after that. Processes may replay different shapes, so no collective can be part of a graph.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ from whet.utils.safetensors_files import Groups
 
 TOKEN_BUCKET = 64
 LARGE = 1024
-"""Tokens from which on buckets are wider: a share of filling that stays the same, and few shapes to capture."""
+"""Number of tokens from which buckets grow with size: the share of filling stays the same, with few shapes to
+capture."""
 STAGES = 4
 
-# torch's own annotations leave these untyped.
+# torch has no type annotations for these.
 _cuda: Any = torch.cuda
 
 Shape = tuple[int, int, int]
@@ -54,7 +55,7 @@ Part = tuple[bool, bool]
 
 @dataclass
 class Stage:
-    """Pinned copies of a graph's inputs; the event says when they may be written again."""
+    """Pinned copies of a graph's inputs; the event tells when they may be overwritten."""
 
     buffer: Tensor
     copied: torch.cuda.Event
@@ -66,8 +67,8 @@ class Captured:
 
     shape: Shape
     buffer: Tensor
-    """Whole numbers, and behind them real ones: one copy brings both. One number is spare, so that tokens and real
-    numbers begin where tensors of their own would: Triton compiles anew for another alignment."""
+    """Integers followed by floats, so that one copy transfers both. One number is padding: it aligns tokens and
+    floats like separate tensors, since Triton compiles again for another alignment."""
     whole: Tensor
     real: Tensor
     stages: list[Stage]
@@ -76,12 +77,12 @@ class Captured:
 
 
 class GraphStepper(FusedStepper):
-    """Steps by replay."""
+    """Takes steps by replaying graphs."""
 
     def __init__(
         self, network: FusedNetwork, loss: Loss, config: TrainConfig, hardware: Hardware, *, least: int = 0
     ) -> None:
-        """`least`: the tokens of a short batch; the few that are shorter need no graphs of their own."""
+        """`least` is the length of a short batch; the few shorter ones need no graphs of their own."""
         super().__init__(network, _never, config, hardware)
         self.batch_size, self.min_tokens_per_row = config.batch_size, least / config.batch_size
         assert isinstance(network.pieces, CudaLayerOps)
@@ -91,13 +92,13 @@ class GraphStepper(FusedStepper):
         self.captured: dict[Shape, Captured] = {}
         self.compiled = False
         self.pool = torch.cuda.graph_pool_handle()
-        # One of each for all graphs: every stream has a workspace of its own for products, 32 MB of it.
-        self.main = _cuda.Stream(device, priority=-1)  # the forward pass goes before the update beside it
+        # One of each for all graphs: every stream has its own cuBLAS workspace.
+        self.main = _cuda.Stream(device, priority=-1)  # the forward pass has priority over the update
         self.update = CudaUpdate(network.flat, self.rule, self.clip, network.pieces.side_stream)
         self.turns = 0
-        """Replays so far: by this number the update knows which rows of the vocabulary it has done."""
+        """Number of replays so far; the update marks with it which vocabulary rows it has done."""
         self.pending: tuple[float, float, float] | None = None
-        """The rate and bias corrections of the update that is still to be done."""
+        """The learning rate and bias corrections of the pending update."""
         self.pending_step = -1
         network.finish_pending_update = self.finish_pending_update
 
@@ -109,7 +110,7 @@ class GraphStepper(FusedStepper):
             shape, whole, real = self._filled(feed, part, step, micro, divisor)
             kind = self._kind(micro, len(parts))
             self._replay(self._prepared(shape, kind), kind, whole, real)
-            if self.pending is not None:  # the first replay has done it: a step that fails later must not do it again
+            if self.pending is not None:  # the first replay applied it: a step that fails later must not apply it again
                 self._updated()
         if self.synchronized is not None:
             self._sum_over_processes(self.synchronized, step, computed=len(parts) > 0)
@@ -123,7 +124,8 @@ class GraphStepper(FusedStepper):
             self._prepared(shape, self._kind(micro, len(parts)))
 
     def forward_backward(self, feed: BatchSource, rows: Rows) -> None:
-        kind = self._kind(0, len(split(feed.rows(feed.order.at(0)), self.micro_rows)))  # the first that training needs
+        # the first shape that training needs
+        kind = self._kind(0, len(split(feed.rows(feed.order.at(0)), self.micro_rows)))
         self.model.train()
         with self._without_update():
             shape, whole, real = self._filled(feed, rows, 0, 0, 1.0)
@@ -134,7 +136,7 @@ class GraphStepper(FusedStepper):
 
     @contextmanager
     def _without_update(self) -> Iterator[None]:
-        """What is computed in here is no step: no update comes of it, and the window is put back."""
+        """Compute without taking a step: no update follows, and the totals are restored."""
         self.finish_pending_update()
         window = (
             self.window.loss,
@@ -146,21 +148,21 @@ class GraphStepper(FusedStepper):
         before = [tensor.clone() for tensor in window]
         try:
             yield
-        finally:  # also where memory runs out in the middle
+        finally:  # also after running out of memory halfway
             for target, source in zip(window, before, strict=True):
                 target.copy_(source)
             self.zero()
 
     def _sum_over_processes(self, summed: Summed, step: int, *, computed: bool) -> None:
         if not computed:
-            self.finish_pending_update()  # no replay has done the update that still needs the last step's gradients
+            self.finish_pending_update()  # no replay has applied the update that needs the last step's gradients
             self.step_loss.zero_()
         self.sum_gradients(summed, computed=computed)
         summed([self.step_loss])
         self.update.add_step(self.window, self.step_loss, self.step_at.fill_(step), layers_squared=False)
 
     def finish_pending_update(self) -> None:
-        """Do the update that is pending, if one is."""
+        """Apply the pending update, if there is one."""
         if self.pending is None:
             return
         rates = torch.tensor(self.pending, dtype=torch.float32).to(self.hardware.device)
@@ -170,7 +172,7 @@ class GraphStepper(FusedStepper):
         self._updated()
 
     def _updated(self) -> None:
-        """The pending update is done: until the next one, the weights are those after its step."""
+        """Context in which the pending update is applied, so that the weights are those after its step."""
         self.pending = None
         if self.average is not None:
             self.average.update(self.pending_step + 1)
@@ -184,33 +186,33 @@ class GraphStepper(FusedStepper):
         return super().tensors()
 
     def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
-        self.finish_pending_update()  # what is pending belongs to the weights that go
+        self.finish_pending_update()  # the pending update belongs to the weights that are replaced
         super().load(groups)
 
     def zero(self) -> None:
-        """What the next step adds to: the head's gradients, and the rows of the embeddings."""
+        """Zero what the next step adds to: the head's gradients and the rows of the embeddings."""
         self.update.zero()
 
     # Inputs
 
     def _filled(self, feed: Any, rows: Rows, step: int, micro: int, divisor: float) -> tuple[Shape, Any, Any]:
-        """The batch as two arrays, laid out as the graph reads them."""
+        """Return the batch as two arrays in the layout of the graph."""
         packed = pack(feed.tokens, rows)
         count, used = len(rows), len(packed.input_ids)
         places = max(self.micro_rows, count)
         missing = places - count
         tokens = _bucketed(used + missing + 1)
-        # Micro-batches may have been halved, or come from a checkpoint of larger batches.
+        # Micro-batches may have been halved, or come from a checkpoint with larger batches.
         least = _bucketed(int(self.min_tokens_per_row * min(self.micro_rows, self.batch_size)))
         if least - used <= (missing + 1) * LENGTH_BUCKET:
             tokens = max(tokens, least)
-        # Rows that are not there share the filling with the last one.
+        # Missing rows share the filling with the last one.
         filling = np.arange(1, missing + 2) * (tokens - used) // (missing + 1)
         longest = max(packed.max_length, int(np.diff(filling, prepend=0).max()))
         longest = -(-longest // LENGTH_BUCKET) * LENGTH_BUCKET
         by_token = np.zeros((3, tokens), dtype=np.int64)
         by_token[0, :used] = self.network.flat.new_id[packed.input_ids]
-        by_token[1, :used] = packed.position_ids  # the filling may be longer than any row: all of it is place 0
+        by_token[1, :used] = packed.position_ids  # the filling may be longer than any row; all of it has position 0
         by_token[1] += self.network.shift
         if packed.token_type_ids is not None:
             by_token[2, :used] = packed.token_type_ids
@@ -245,7 +247,7 @@ class GraphStepper(FusedStepper):
     # Graphs
 
     def _prepared(self, shape: Shape, part: Part) -> Captured:
-        """The graph of this shape, captured if it is new. Capturing works on a batch of filling only."""
+        """Return the graph of this shape; a new shape is captured on a batch of filling only."""
         if shape not in self.captured:
             places, tokens, _ = shape
             wide = self.loss.task.outputs if self.loss.task.kind == "multilabel" else 1
@@ -261,9 +263,9 @@ class GraphStepper(FusedStepper):
         return captured
 
     def _capture(self, captured: Captured, part: Part) -> None:
-        """Run once outside, so that kernels are compiled and libraries have their memory; then capture.
+        """Run once outside a graph, so that kernels are compiled and memory is allocated; then capture.
 
-        Gradients of a step that has begun are put aside.
+        Gradients of a started step are saved and restored.
         """
         kept = [] if part[0] else [group.gradient.clone() for group in self.network.flat.groups()]
         with self._without_update():
@@ -286,7 +288,7 @@ class GraphStepper(FusedStepper):
         return capture(work, self.main, self.pool, self.hardware.device)
 
     def _compile(self, captured: Captured, part: Part) -> None:
-        """Every kernel of a step and of an evaluation at once, instead of one by one as they are needed."""
+        """Compile all kernels of a step and of an evaluation at once, before they are needed."""
         with compiling_ahead(self.hardware.device):
             self._work(captured, part)
             self.update.run(captured.real[:3])
@@ -297,18 +299,18 @@ class GraphStepper(FusedStepper):
     def _replay(self, captured: Captured, part: Part, whole: Any, real: Any) -> None:
         stage = captured.stages[captured.turn % STAGES]
         captured.turn += 1
-        stage.copied.synchronize()  # only waits if the host is four steps ahead
+        stage.copied.synchronize()  # waits only if the host is four steps ahead
         staged = stage.buffer.numpy()
         staged[: len(whole)] = whole
         staged[len(whole) :].view(np.float32)[: len(real)] = real
         captured.buffer.copy_(stage.buffer, non_blocking=True)
         stage.copied.record()
-        # Attention and the head draw from torch's generator, which a replay reads the seed of.
+        # Attention and the head draw from torch's generator; a replay reads its seed.
         torch.cuda.default_generators[self.hardware.device.index or 0].manual_seed(int(whole[0]))
         captured.graphs[part].replay()
 
     def _work(self, captured: Captured, part: Part) -> None:
-        """What a graph holds: the pending update beside the forward pass, backward, and the norm."""
+        """The work of a graph: the pending update during the forward pass, the backward pass, and the norm."""
         first, last = part
         inputs, words, share, labels = self._inputs(captured)
         encoder = self.network.encoder
@@ -327,7 +329,7 @@ class GraphStepper(FusedStepper):
         self.step_loss.copy_(loss.detach()) if first else self.step_loss.add_(loss.detach())
         if last:
             self.update.add_step(self.window, self.step_loss, captured.whole[1], layers_squared=True)
-        encoder.before_layer = []  # events of a capture mean nothing outside of it
+        encoder.before_layer = []  # events of a capture are invalid outside of it
 
 
 def _bucketed(tokens: int) -> int:
@@ -336,7 +338,7 @@ def _bucketed(tokens: int) -> int:
 
 
 def ignore(*_: Any) -> None:
-    """Where nobody is to be told."""
+    """Do nothing."""
 
 
 def _never(batch: Any) -> Tensor:

@@ -1,14 +1,14 @@
-"""Triton kernels for what is not a matrix product. Each writes what its backward pass needs and nothing else.
+"""Triton kernels for everything but matrix products. Each writes only what its backward pass needs.
 
-Sums over tokens (gradients of biases and norms) are written as partial sums by a fixed grid and added up in one
-last kernel, in a fixed order: the same bits every time. Dropout masks are not stored: a mask is a function of the
-step's seed, the place in the model and the element, and is drawn again in the backward pass.
+Sums over tokens (gradients of biases and norms) are written as partial sums by a fixed grid, and one last kernel adds
+them in a fixed order, so the bits are reproducible. Dropout masks are not stored: a mask is a function of the step's
+seed, the position in the model and the element, and is drawn again in the backward pass.
 
-Numbers that differ from layer to layer are not specialised on: Triton would compile a kernel again for 1 and for every
-multiple of 16. Attention over short rows is in attention_kernels.py, the update in update_kernels.py.
+Numbers that differ between layers are not specialised: Triton would compile a kernel again for 1 and for multiples of
+16. Attention over short rows is in attention_kernels.py, the update in adamw_kernels.py.
 """
 
-# Triton reads the types of constants off annotations and the code off this file: no `from __future__` here.
+# No `from __future__` here: Triton reads the types of constants from annotations, and the code from this file.
 import triton
 import triton.language as tl
 
@@ -20,7 +20,7 @@ COLUMN_TILE = 64
 
 @triton.jit
 def _mixed(x):
-    """A bijection of 32 bits in which every bit of the input moves about half of the output's."""
+    """A bijection of 32 bits: each input bit changes about half of the output bits."""
     x = (x ^ (x >> 16)) * 0x7FEB352D
     x = (x ^ (x >> 15)) * 0x846CA68B
     return x ^ (x >> 16)
@@ -28,10 +28,10 @@ def _mixed(x):
 
 @triton.jit
 def kept(seed_at, key, element, rate):
-    """Whether an element is kept: evenly, and unlike its neighbours, other places and other steps.
+    """Return whether dropout keeps an element, independently of its neighbours, other positions and other steps.
 
-    Two rounds of mixing with a part of the seed before each: four multiplications, where Triton's own generator,
-    which is made for more than dropout, has forty.
+    Two rounds of mixing, each after a part of the seed, take four multiplications. Triton's own generator takes
+    forty.
     """
     seed = tl.load(seed_at)
     mixed = _mixed(element.to(tl.uint32) ^ seed.to(tl.uint32))
@@ -59,7 +59,7 @@ def norm_forward(
     BLOCK: tl.constexpr,
     DROP: tl.constexpr,
 ):
-    """y = norm(dropout(x + bias) + residual), one row a program."""
+    """y = norm(dropout(x + bias) + residual), one row per program."""
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -68,7 +68,7 @@ def norm_forward(
     if DROP:
         value = tl.where(kept(seed_at, key, element, rate), value * (1.0 / (1.0 - rate)), 0.0)
     value += tl.load(residual + element, inside, 0.0).to(tl.float32)
-    # The backward pass reads the rounded sum, so the forward pass normalises the rounded sum.
+    # The backward pass reads the rounded sum, so the forward pass normalises the rounded sum too.
     value = value.to(total.dtype.element_ty).to(tl.float32)
     tl.store(total + element, value, inside)
     middle = tl.sum(tl.where(inside, value, 0.0), 0) / WIDTH
@@ -100,8 +100,8 @@ def norm_backward(
     ROWS: tl.constexpr,
     DROP: tl.constexpr,
 ):
-    """Gradients of x and of the residual; partial sums for bias, gamma and beta. Some rows at a time, not to wait for
-    each one's sums."""
+    """Gradients of x and of the residual; partial sums for bias, gamma and beta. Several rows at once hide the
+    latency of each row's sums."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     column = tl.arange(0, BLOCK)
     wide = column < WIDTH
@@ -133,7 +133,7 @@ def norm_backward(
 
 @triton.jit
 def _through_norm(weighted, normed, scale, WIDTH: tl.constexpr):
-    """The gradient of a norm's input from that of its output times gamma."""
+    """The gradient of a norm's input, given the gradient of its output times gamma."""
     through = tl.sum(weighted * normed, 1) / WIDTH
     level = tl.sum(weighted, 1) / WIDTH
     return (weighted - normed * through[:, None] - level[:, None]) * scale[:, None]
@@ -162,7 +162,7 @@ def embed_forward(
     DROP: tl.constexpr,
     TYPED: tl.constexpr,
 ):
-    """y = dropout(norm(word + position + type)), one token a program, tables in float32."""
+    """y = dropout(norm(word + position + type)), one token per program, tables in float32."""
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -229,7 +229,7 @@ def embed_backward(
 @Kernel
 @triton.jit
 def sum_by_word(d_total, order, starts, ids, into, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr):
-    """The gradient row of each distinct word: its tokens stand together in `order`, from starts[i] on."""
+    """The gradient row of each distinct word, summed over its tokens, which start at starts[i] of `order`."""
     which = tl.program_id(0)
     begin, end = tl.load(starts + which), tl.load(starts + which + 1)
     if begin < end:
@@ -249,7 +249,7 @@ def sum_by_word(d_total, order, starts, ids, into, WIDTH: tl.constexpr, BLOCK: t
 def sum_by_position(
     d_total, offsets, into, rows, SHIFT: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr
 ):
-    """The gradient row of each position: the token at that place of every row that is long enough."""
+    """The gradient row of each position, summed over the rows that are long enough."""
     place = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -362,7 +362,7 @@ def join_columns(
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Two or three [rows, PART] tensors beside one another, and the partial column sums of the whole."""
+    """Join two or three [rows, PART] tensors by columns, with partial column sums of the result."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * TILE + tl.arange(0, TILE)
     which = (tl.program_id(1) * TILE) // PART
@@ -378,7 +378,7 @@ def join_columns(
 @Kernel
 @triton.jit
 def add_up(partials, jobs, into, TILE: tl.constexpr, DEEP: tl.constexpr, ADD: tl.constexpr):
-    """Every sum that was put off: job = (where its partials lie, how many, how wide, where it goes)."""
+    """Add every deferred sum; job = (start of its partial sums, their number, their width, the target)."""
     job = jobs + tl.program_id(0) * 4
     source, count, width, target = tl.load(job), tl.load(job + 1), tl.load(job + 2), tl.load(job + 3)
     column = tl.program_id(1) * TILE + tl.arange(0, TILE)

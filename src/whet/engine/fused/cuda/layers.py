@@ -1,4 +1,4 @@
-"""The pieces of a layer on CUDA: Triton kernels, and for long rows torch's own flash attention."""
+"""Layer operations on CUDA: Triton kernels, and torch's flash attention for long rows."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ aten = torch.ops.aten
 NORM_PROGRAMS, NORM_ROWS = 224, 4
 TYPE_TILE = 32
 BEHIND = 8
-"""Pieces of work that the stream beside may be behind by: not quite two layers' worth, of which there are five."""
+"""How many operations the side stream may lag behind: less than two layers of five operations each."""
 REGIONS = 3
-"""Of the partial sums: a layer writes where the one three before it did, whose sums have been added up by then."""
+"""Regions of partial sums. A layer reuses the region of three layers before, whose sums are complete by then."""
 
-# torch's own annotations leave these untyped.
+# torch has no type annotations for these.
 _cuda: Any = torch.cuda
 
 
 class CudaLayerOps:
-    """Everything stays on the device. Sums over tokens are put off and added up once, at the end."""
+    """Layer operations that stay on the device. Sums over tokens are deferred and added once per layer."""
 
     def __init__(self, small: Group, partial_elements: int) -> None:
         self.device = device = small.device
@@ -53,15 +53,15 @@ class CudaLayerOps:
         self._tables: dict[tuple[Any, ...], Tensor] = {}
         self._expected = (0, 0, 0)
         self.side_stream = _cuda.Stream(device)
-        """Gradients of weights are made on it: the backward pass goes on without them, and alone is too narrow for the
-        device when a batch has few tokens."""
+        """Computes gradients of weights: the backward pass does not need them, and on few tokens it does not fill the
+        device."""
         self._being_read: deque[tuple[torch.cuda.Event, tuple[Tensor, ...]]] = deque()
 
     def start(self, training: bool) -> None:
         self.training = training
         self._region = self._used = 0
         self._jobs = []
-        # All biases rounded at once: a product takes its bias in its own type.
+        # All biases are rounded at once: a product takes its bias in its own type.
         self._rounded = self._small.master.to(torch.bfloat16)
 
     # Embeddings
@@ -106,7 +106,7 @@ class CudaLayerOps:
         _, _, shift, positions = inputs.layout
         place, add = flat.gradient("embeddings.position_embeddings.weight"), wide["ADD"]
         rows = inputs.offsets.shape[0] - 1
-        places = min(positions, place.shape[0] - shift)  # rounded up, it may be more than the model has
+        places = min(positions, place.shape[0] - shift)  # rounded up, it may exceed the model's positions
         kernels.sum_by_position[(places,)](d_total, inputs.offsets, place, rows, SHIFT=shift, **wide)
         if flat.has("embeddings.token_type_embeddings.weight"):
             types = torch.zeros_like(inputs.ids) if inputs.types is None else inputs.types
@@ -125,7 +125,7 @@ class CudaLayerOps:
         return self._flash(query, keys, values, inputs.offsets, inputs.longest, inputs, shape)
 
     def attention_backward(self, gradient: Tensor, saved: Any) -> Tensor:
-        """The three gradients side by side; `column_sums` of them is put off by the same kernel."""
+        """Return the three gradients side by side; the same kernel writes the partial sums for `column_sums`."""
         if not isinstance(saved, Saved):
             return self._joined(self._flash_backward(gradient, saved))
         joined = torch.empty(gradient.shape[0], 3 * gradient.shape[1], dtype=gradient.dtype, device=self.device)
@@ -197,7 +197,7 @@ class CudaLayerOps:
         return joined
 
     def _expect(self, gradient: Tensor, programs: int) -> Tensor:
-        """Room for the partial column sums of this gradient, which `column_sums` will ask for."""
+        """Reserve memory for the partial column sums of this gradient, for the next call of `column_sums`."""
         partial = self._take(programs * gradient.shape[1])
         self._expected = (gradient.data_ptr(), int(partial.storage_offset()), programs)
         return partial
@@ -209,7 +209,7 @@ class CudaLayerOps:
         return F.linear(x, weight, self._rounded[start : start + bias.shape[0]])
 
     def project(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """The kernel that comes next adds the bias."""
+        """Return the product without the bias, which the next kernel adds."""
         return torch.mm(x, weight.t())
 
     def activate(self, x: Tensor, bias: Tensor, shape: Shape) -> Tensor:
@@ -238,7 +238,7 @@ class CudaLayerOps:
     ) -> tuple[Tensor, Any]:
         rows, width = x.shape
         y, total = torch.empty_like(x), torch.empty_like(x)
-        # Each begins where loads are aligned, also for a few rows: else the kernels are compiled once more.
+        # Each starts at an aligned address, also for few rows; otherwise the kernels are compiled again.
         mean, rstd = torch.empty(2, -(-rows // 4) * 4, device=self.device)
         kernels.norm_forward[(rows,)](
             x, bias, residual, *weights, y, total, mean, rstd, self.seed, key, rate, shape.epsilon,
@@ -264,14 +264,14 @@ class CudaLayerOps:
         self._run_on_side_stream(lambda: weight_gradient(gradient, x, into, add), gradient, x)
 
     def _run_on_side_stream(self, work: Callable[[], None], *read: Tensor) -> None:
-        """Work that nothing in the backward pass waits for, on the stream beside."""
+        """Run work on the side stream that nothing in the backward pass waits for."""
         main = torch.cuda.current_stream()
         self.side_stream.wait_stream(main)
         with torch.cuda.stream(self.side_stream):
             work()
         done = _cuda.Event()
         done.record(self.side_stream)
-        # Memory is the main stream's to use again: it must not let go of these before they have been read.
+        # The main stream may reuse this memory, so the tensors are kept until they have been read.
         self._being_read.append((done, read))
         if len(self._being_read) > BEHIND:
             main.wait_event(self._being_read.popleft()[0])
@@ -295,7 +295,7 @@ class CudaLayerOps:
         self._being_read.clear()
 
     def _reduce_partial_sums(self) -> None:
-        """One kernel for every sum that was put off."""
+        """Add all deferred sums in one kernel."""
         jobs, self._jobs = self._jobs, []
         key = (self.add, *jobs)
         if key not in self._tables:
@@ -323,7 +323,7 @@ class CudaLayerOps:
 
 @contextmanager
 def _fixed_order() -> Iterator[None]:
-    """Attention's backward pass adds in a fixed order: without this, two runs differ in the last bits."""
+    """Make attention's backward pass add in a fixed order; otherwise two runs differ in the last bits."""
     settings: Any = torch.utils.deterministic
     before, filling = torch.are_deterministic_algorithms_enabled(), settings.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
@@ -336,7 +336,7 @@ def _fixed_order() -> Iterator[None]:
 
 
 def partial_elements(hidden: int, rows: int, tokens: int) -> int:
-    """Room for the partial sums of some layers' backward passes over this many rows and tokens."""
+    """Return the memory for the partial sums of several layers' backward passes over this many rows and tokens."""
     tiles = -(-tokens // ROW_TILE)
     return REGIONS * hidden * (2 * 3 * NORM_PROGRAMS + max(tiles, rows + 1) * (4 + 3 + 1) * 2)
 
