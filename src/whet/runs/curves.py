@@ -32,7 +32,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """Values over steps; both arrays have one length, steps never fall."""
+    """Values by step; both arrays have the same length, and steps never fall."""
 
     steps: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     values: Floats = field(default_factory=lambda: np.zeros(0, np.float64))
@@ -47,14 +47,14 @@ class Series:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Curves:
-    """Every series of a run, by name, and the steps worth a mark."""
+    """Every series of a run by name, and the steps to mark."""
 
     loss: Series = field(default_factory=Series)
-    """Training loss as it was logged: dropout on, a mean over the steps since the last one."""
+    """The training loss as logged: with dropout, averaged since the last log."""
     smoothed: Series = field(default_factory=Series)
-    """The same, smoothed exponentially and without the pull towards zero at the start."""
+    """The same, smoothed exponentially without bias at the start."""
     probe: Series = field(default_factory=Series)
-    """Loss on fixed training rows in evaluation mode: the one that may be compared with `evaluation`."""
+    """The loss on fixed training rows in evaluation mode, comparable with `evaluation`."""
     evaluation: Series = field(default_factory=Series)
     metrics: Mapping[str, Series] = field(default_factory=dict)
     learning_rate: Series = field(default_factory=Series)
@@ -62,7 +62,7 @@ class Curves:
     rows_per_second: Series = field(default_factory=Series)
     memory_mb: Series = field(default_factory=Series)
     split: str = ""
-    """The split that `evaluation` and `metrics` were measured on."""
+    """The split of `evaluation` and `metrics`."""
     best_step: int | None = None
     saves: tuple[int, ...] = ()
     resumes: tuple[int, ...] = ()
@@ -70,7 +70,7 @@ class Curves:
     end: End | None = None
 
     def named(self) -> dict[str, Series]:
-        """Every series that has points, by the name it has in the frame and on the page."""
+        """Return every non-empty series by its name in the frame and on the page."""
         every = {
             "train_loss": self.loss,
             "train_loss_smoothed": self.smoothed,
@@ -92,18 +92,18 @@ class Curves:
 
     @property
     def main(self) -> Series:
-        """The metric that decides the best step; the first there is where the run does not say."""
+        """Return the metric that decides the best step; the first one if the run has none."""
         name = self.start.metric if self.start else next(iter(self.metrics), "")
         return self.metrics.get(name, Series())
 
     def frame(self) -> pandas.DataFrame:
-        """All series side by side, one row a step, empty where a series has no point."""
+        """Return all series side by side, one row per step, empty if a series has no point."""
         try:
             import pandas
         except ImportError:
             raise missing_extra("pandas", "dev", "A table of the curves") from None
         columns = {
-            # A resumed or logged-twice step keeps its last value: an index must be unique to be joined.
+            # A step that was logged twice keeps its last value: the index must be unique.
             name: pandas.Series(series.values, index=series.steps).groupby(level=0).last()
             for name, series in self.named().items()
         }
@@ -111,7 +111,7 @@ class Curves:
 
 
 def curves(records: Iterable[Record], split: str = "", smoothing: float = SMOOTHING) -> Curves:
-    """The series of records that were replayed, of this split, else of validation, else of the first seen."""
+    """Return the series of replayed records: of this split, or validation, or the first one."""
     kept = list(records)
     steps = [record for record in kept if isinstance(record, Step)]
     evaluations = [record for record in kept if isinstance(record, Evaluation)]
@@ -141,9 +141,9 @@ def curves(records: Iterable[Record], split: str = "", smoothing: float = SMOOTH
 
 
 def smooth(values: Floats, smoothing: float = SMOOTHING) -> Floats:
-    """Exponential smoothing divided by the weight seen so far, so that it does not start from zero.
+    """Smooth exponentially, divided by the weight so far, so that it does not start from zero.
 
-    A value that is not finite is passed over: one bad step must not blank the rest of the line.
+    A value that is not finite is skipped: one bad step must not erase the rest of the line.
     """
     result = np.full(len(values), np.nan)
     total = weight = 0.0
@@ -157,7 +157,7 @@ def smooth(values: Floats, smoothing: float = SMOOTHING) -> Floats:
 
 
 def window_means(loss: Series, at: Ints) -> Floats:
-    """The mean of the losses logged since the step before, at each step; the nearest one where none was."""
+    """Return at each step the mean of the losses logged since the previous one, or the nearest loss."""
     upper = np.searchsorted(loss.steps, at, side="right")
     lower = np.concatenate(([0], upper[:-1])).astype(int)
     means = []
@@ -168,7 +168,7 @@ def window_means(loss: Series, at: Ints) -> Floats:
 
 
 def downsample(steps: Ints, values: Floats, points: int) -> tuple[Ints, Floats]:
-    """At most `points` of them, with the lowest and the highest of every stretch: no peak is lost."""
+    """Return at most `points` points, with the lowest and highest of every stretch, so that no peak is lost."""
     count = len(values)
     if count <= points:
         return steps, values
@@ -179,7 +179,7 @@ def downsample(steps: Ints, values: Floats, points: int) -> tuple[Ints, Floats]:
     for low, high in pairwise(edges):
         stretch = values[low:high]
         if high > low:
-            # Gaps stay gaps: a stretch without a finite value keeps its first point.
+            # A stretch without a finite value keeps its first point, so that gaps remain.
             finite = np.isfinite(stretch)
             kept.add(low + int(np.argmin(np.where(finite, stretch, np.inf))))
             kept.add(low + int(np.argmax(np.where(finite, stretch, -np.inf))))
@@ -188,7 +188,7 @@ def downsample(steps: Ints, values: Floats, points: int) -> tuple[Ints, Floats]:
 
 
 def sparkline(values: Sequence[float] | Floats, width: int = 12) -> str:
-    """A line of blocks, lowest to highest; × where a value is not finite."""
+    """Return a line of block characters, lowest to highest; × for a value that is not finite."""
     array = np.asarray(values, np.float64)
     if len(array) == 0 or width < 1:
         return ""

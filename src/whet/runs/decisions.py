@@ -1,7 +1,7 @@
-"""whet.json in the model folder: the temperature of the probabilities, and what was decided for its use.
+"""whet.json in the model folder: the temperature of the probabilities and the decisions for its use.
 
-Written at the end of training (the temperature) and by `whet decide`; read by predict, serve and export. Libraries
-that load the folder pass the file over.
+It is written at the end of training (the temperature) and by `whet decide`, and read by predict, serve and export.
+Other libraries ignore the file.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Decisions:
-    """How the logits of this model are to be read."""
+    """How to turn this model's logits into answers."""
 
     temperature: float = 1.0
-    """Logits are divided by it; 1 where the rows could not tell."""
+    """Divisor of the logits; 1 if the rows could not determine it."""
     calibrated_on: dict[str, Any] = field(default_factory=dict)
-    """How many rows of which split, and why the temperature is 1 where it is."""
+    """The number of rows and their split, and the reason if the temperature is 1."""
     goal: str = ""
     thresholds: dict[str, float] = field(default_factory=dict)
-    """Of the calibrated probability, by label; for one label a row there is one."""
+    """Thresholds on the calibrated probability by label; with one label per row there is one."""
     abstain: float | None = None
-    """The error to keep to by leaving rows to a person."""
+    """The largest accepted share of wrong answers, reached by leaving rows unanswered."""
     confidence: float | None = None
-    """Below it a row is left to a person."""
+    """Rows below this confidence are left unanswered."""
     coverage: float | None = None
     limit: float | None = None
-    """The strangeness up to which a label belongs into the set; for regression the half width."""
+    """The largest nonconformity of labels in a set; for regression half the width of the interval."""
     expected: dict[str, Any] = field(default_factory=dict)
-    """What to expect of each, with intervals: by `goal`, `abstain`, `coverage`."""
+    """The expected results with intervals, by `goal`, `abstain` and `coverage`."""
 
     @property
     def decided(self) -> bool:
@@ -45,12 +45,12 @@ class Decisions:
         return bool(self.thresholds) or self.abstain is not None or self.coverage is not None
 
     def to_json(self) -> str:
-        """The content of the file."""
+        """Return the content of the file."""
         return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=1) + "\n"
 
 
 def read_decisions(model: Path) -> Decisions:
-    """Those of a model folder; probabilities as the model gives them where it has none."""
+    """Return the decisions of a model folder; plain probabilities if it has none."""
     path = model / FILE
     if not path.is_file():
         return Decisions()

@@ -38,20 +38,20 @@ LOCK = ".lock"
 SUMS = "model.sums.json"
 UNFINISHED_MODEL = ".model.tmp"
 BEFORE_RECIPES = {"recipe": "course", "folds": 0}
-"""What runs of a version without these settings did."""
+"""The behaviour of versions without these settings."""
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
 
 def sums_of(folder: Path) -> dict[str, str]:
-    """SHA-256 of each file in it, by its place there."""
+    """Return the SHA-256 of each file in the folder, by relative path."""
     return {name: sum_of(file) for name, file in files_of(folder).items()}
 
 
 def files_of(folder: Path) -> dict[str, Path]:
-    """Every file by its place in the folder; a tokenizer may have folders of its own."""
+    """Return every file by relative path; a tokenizer may have subfolders."""
     found = [entry for entry in sorted(folder.rglob("*")) if entry.is_symlink() or not entry.is_dir()]
     for entry in found:
-        # Reading a pipe or a device never ends, and a link may lead to one.
+        # Reading a pipe or device may never end, and a link may lead to one.
         if entry.is_symlink() or not entry.is_file():
             raise ArtifactError(f"{str(entry)!r} is not a file, and a run's model has nothing else.", "Train again.")
     return {file.relative_to(folder).as_posix(): file for file in found}
@@ -70,7 +70,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path | str) -> RunFolder:
-        """A run that is there already."""
+        """Open an existing run."""
         folder = Path(path)
         if not folder.is_dir():
             raise UsageError(f"There is no run folder {str(path)!r}.", "`whet runs` lists the runs there are.")
@@ -80,20 +80,20 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: Config) -> RunFolder:
-        """A new run in a folder that does not hold anything yet."""
+        """Create a run in a new or empty folder."""
         run = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
             run._refuse_foreign()
             with run.locked():
-                run._refuse_foreign()  # again: another process may have begun a run there in between
+                run._refuse_foreign()  # checked again: another process may have started a run there meanwhile
                 run.write_text(CONFIG, to_toml(config))
             return run
         except OSError as error:
             raise _unwritable_run(path, error) from None
 
     def _refuse_foreign(self) -> None:
-        # A process that was killed while it began a run may have left these.
+        # A process that was killed at the start of a run may have left these.
         own = {LOCK, _scratch(CONFIG)}
         if self.path.is_symlink() or any(entry.name not in own for entry in self.path.iterdir()):
             raise EnvironmentFault(
@@ -102,7 +102,7 @@ class RunFolder:
             )
 
     def refuse_links(self) -> None:
-        """A link could make the run write outside its folder."""
+        """Refuse links, through which the run would write outside its folder."""
         try:
             found = [self.path, *self.path.iterdir()]
             found += self.checkpoints.iterdir() if self.checkpoints.is_dir() else []
@@ -116,7 +116,7 @@ class RunFolder:
                 )
 
     def refuse_changed_model(self) -> None:
-        """One flipped bit makes a model that loads, and answers something else."""
+        """Refuse a model with changed files: one flipped bit still loads, and changes its answers."""
         if not (self.path / SUMS).is_file():
             return
         expected = self.read_json(SUMS)
@@ -129,7 +129,7 @@ class RunFolder:
                 )
 
     def discard_unstarted(self) -> None:
-        """Take away a folder that holds nothing but its settings; anything else stays."""
+        """Delete a folder that holds only its settings; any other is kept."""
         if {entry.name for entry in self.path.iterdir()} <= {CONFIG, LOCK}:
             for name in (CONFIG, LOCK):
                 (self.path / name).unlink(missing_ok=True)
@@ -161,15 +161,15 @@ class RunFolder:
 
     @property
     def unfinished_model(self) -> Path:
-        """What is to become `model`, while it is written."""
+        """The folder in which `model` is written first."""
         return self.path / UNFINISHED_MODEL
 
     def records(self) -> list[Record]:
-        """The records that count, after every resume took back what was done again."""
+        """Return the valid records, without those that a later Resume record voids."""
         return list(replay(self.all_records()))
 
     def all_records(self) -> Iterator[Record]:
-        """Every whole line; a line that a killed process left half-written is passed over."""
+        """Yield every complete line; a half-written last line is skipped."""
         path = self.path / RECORDS
         if not path.is_file():
             return
@@ -188,14 +188,14 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether training reached its end and everything after it was written."""
+        """Whether training reached its end and all results were written."""
         last = None
         for record in self.all_records():
             last = record
         return isinstance(last, End) and last.reason in ("finished", "patience")
 
     def append(self, record: Record) -> None:
-        """Add a record: one line, whole or not at all."""
+        """Append a record as one complete line."""
         line = (to_line(record) + "\n").encode("utf-8", errors="replace")
         try:
             handle = os.open(self.path / RECORDS, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINKS, 0o644)
@@ -204,7 +204,7 @@ class RunFolder:
                 try:
                     _write_all(handle, line)
                 except OSError:
-                    os.ftruncate(handle, before)  # a full disk: half a line would spoil the next one
+                    os.ftruncate(handle, before)  # the disk is full: remove the partial line
                     raise
             finally:
                 os.close(handle)
@@ -212,12 +212,12 @@ class RunFolder:
             raise _unwritable_run(self.path, error) from None
 
     def sync_records(self) -> None:
-        """On disk, not only on its way there: a checkpoint is about to rely on the records before it."""
+        """Sync the records to disk: a checkpoint is about to rely on them."""
         with open(self.path / RECORDS, "rb") as file:
             os.fsync(file.fileno())
 
     def drop_torn_line(self) -> None:
-        """Cut off the half line that a killed process may have left, before anything is appended."""
+        """Remove a half-written line of a killed process before appending."""
         path = self.path / RECORDS
         if not path.is_file():
             return
@@ -241,19 +241,19 @@ class RunFolder:
         self.write_text(name, json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
-        """Whole or not at all: a reader never sees half a file."""
+        """Write a file atomically, so that readers never see half of it."""
         try:
-            # Texts of rows may hold what UTF-8 cannot; a file for people is not worth failing for.
+            # Texts of rows may hold characters that UTF-8 cannot encode; they are replaced.
             replace_file(self.path / name, text.encode("utf-8", errors="replace"))
         except OSError as error:
             raise _unwritable_run(self.path, error) from None
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Only one process may write a run; the lock goes with the process, however it ends."""
+        """Hold the run's lock, so that one process writes at a time; the system releases it when the process ends."""
         try:
             import fcntl
-        except ImportError:  # Windows: no such lock there
+        except ImportError:  # Windows has no such lock
             yield
             return
         try:
@@ -265,7 +265,7 @@ class RunFolder:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                    yield  # some network file systems have no locks; training there is better than not at all
+                    yield  # some network file systems have no locks; training without one is better than none
                     return
                 raise EnvironmentFault(
                     f"Another process is writing the run {str(self.path)!r}.",
@@ -277,19 +277,19 @@ class RunFolder:
 
 
 def next_run_path(root: Path, name: str) -> Path:
-    """runs/NAME-001, counting up from the highest there is."""
+    """Return runs/NAME-001, counting up from the highest number."""
     taken = [number for number, _ in _numbered(root, name)]
     return root / f"{name}-{max(taken, default=0) + 1:03d}"
 
 
 def runs_named(root: Path, name: str) -> list[RunFolder]:
-    """The runs of this name under a folder, newest number first."""
+    """Yield the runs of this name in a folder, newest number first."""
     found = sorted(_numbered(root, name), reverse=True)
     return [RunFolder(path) for _, path in found if (path / CONFIG).is_file()]
 
 
 def run_name(source: str) -> str:
-    """A run's name from its source: reviews.csv becomes reviews, glue/mrpc becomes mrpc."""
+    """Return a run's name for its source: reviews.csv gives reviews, glue/mrpc gives mrpc."""
     stem = Path(source.rstrip("/*")).name.split(".")[0] if source not in ("", "-") else "run"
     return re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-") or "run"
 
@@ -303,7 +303,7 @@ def _numbered(root: Path, name: str) -> Iterator[tuple[int, Path]]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether this folder holds a run."""
+    """Return whether this folder holds a run."""
     return path.is_dir() and ((path / RECORDS).is_file() or (path / CONFIG).is_file())
 
 

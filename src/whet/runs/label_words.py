@@ -1,4 +1,4 @@
-"""Several labels a row, in words: how many a row has, and which come together."""
+"""Describes several labels per row: their number, and which occur together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def together(pairs: Sequence[Mapping[str, Any]], most: int = 5) -> str:
 
 
 def facts_of(split: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The same as rows of a table, out of what the audit says of a split; nothing where a row has one label."""
+    """Return the same as table rows, from the audit of a split; empty with one label per row."""
     if "labels_a_row" not in split:
         return []
     facts = [("labels a row", per_row(split["labels_a_row"]))]

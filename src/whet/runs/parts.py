@@ -1,4 +1,4 @@
-"""The parts of a run, side by side: what folds and seeds scored, and what was made of it."""
+"""Summarises the parts of a run: the scores of folds and seeds, and the shipped weights."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from whet.records import Part, Record, start_of
 
 @dataclass(frozen=True, kw_only=True)
 class SeedTable:
-    """What each seed reached on the validation rows, and what the average of their weights did."""
+    """The validation scores of all seeds, and of the average of their weights."""
 
     metric: str
     seeds: tuple[int, ...]
     scores: tuple[float, ...]
     steps: tuple[int, ...]
     best: int
-    """The place of the best one; of equals the one with the lower loss."""
+    """The index of the best seed; of equal ones, that with the lower loss."""
     averaged: float
     ships_average: bool
 
@@ -29,12 +29,12 @@ class SeedTable:
 
     @property
     def deviation(self) -> float:
-        """Of one seed from the mean."""
+        """The standard deviation over seeds."""
         squares = sum((score - self.mean) ** 2 for score in self.scores)
         return math.sqrt(squares / max(1, len(self.scores) - 1))
 
     def sentence(self) -> str:
-        """The mean, and what is shipped with the reason."""
+        """The mean, and the shipped model with the reason."""
         told = f"{self.metric} {self.mean:.4f} ± {self.deviation:.4f} over {len(self.seeds)} seeds. "
         average = f"the average of their weights ({self.averaged:.4f})"
         if self.ships_average:
@@ -42,7 +42,7 @@ class SeedTable:
         return f"{told}Shipped: seed {self.seeds[self.best]} ({self.scores[self.best]:.4f}); {average} is no better."
 
     def text(self) -> str:
-        """A row a seed."""
+        """One row per seed."""
         rows = [f"{'seed':>6}  {self.metric:>9}  step"]
         rows += [
             f"{seed:>6}  {score:>9.4f}  {step}"
@@ -64,7 +64,7 @@ class SeedTable:
 
 
 def seed_table(members: Sequence[Part], metric: str, higher_is_better: bool, averaged: float) -> SeedTable:
-    """The trainings side by side; the average is shipped where it is better than their mean."""
+    """Return the trainings side by side; the average is shipped if it is better than their mean."""
     sign = 1 if higher_is_better else -1
     scores = tuple(float(part.score if part.score is not None else math.nan) for part in members)
     order = sorted(range(len(members)), key=lambda k: (-sign * scores[k], members[k].loss or 0.0, k))
@@ -80,7 +80,7 @@ def seed_table(members: Sequence[Part], metric: str, higher_is_better: bool, ave
 
 
 def parts_sentence(records: Sequence[Record]) -> str:
-    """How the score of a run with folds came about; empty for a run of one training."""
+    """Describe how the score of a run with folds was measured; empty for one training."""
     start = start_of(records)
     if start is None or not start.folds:
         return ""
@@ -97,7 +97,7 @@ def parts_sentence(records: Sequence[Record]) -> str:
 
 
 def parts_as_dicts(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """The parts of a run for `--json`, without what only a resume needs."""
+    """Return the parts of a run for `--json`, without fields that only resuming needs."""
     names = ("name", "number", "of", "seed", "rows", "held_out", "steps", "score", "loss", "best_step")
     return [{name: getattr(part, name) for name in names} for part in _parts(records)]
 

@@ -1,4 +1,4 @@
-"""Reading predictions.parquet: a run may have been copied from anywhere, and a small file can claim any size."""
+"""Reads predictions.parquet within limits: runs may come from anywhere, and a small file can claim any size."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from whet.runs.folder import RunFolder
 
 PREDICTIONS = "predictions.parquet"
 MAX_BYTES = 4_000_000_000
-"""Of one split in memory."""
+"""Largest size of a split in memory."""
 _READ_ROWS = 8192
 
 
 def labelled_rows(folder: RunFolder, split: str) -> Any | None:
-    """The rows of a split that have a label, as an Arrow table; None where nothing was predicted there."""
+    """Return the labelled rows of a split as an Arrow table; None if it was not predicted."""
     path = folder.path / PREDICTIONS
     if not path.is_file():
         return None
     import pyarrow as pa
 
     try:
-        # Opened here: Arrow takes only paths that are text.
+        # Opened here, because Arrow takes only paths that are text.
         with open(path, "rb") as opened:
             table = _read(opened, path, split)
     except (pa.ArrowException, OSError, UnicodeDecodeError, KeyError) as error:
@@ -45,9 +45,9 @@ def _read(opened: Any, path: Path, split: str) -> Any:
     schema = pq.read_schema(opened)
     texts = [name for name in ("split", "text", "pair") if name in schema.names]
     opened.seek(0)
-    # Values that repeat take no room in the file; as dictionaries they take none here either, until they are wanted.
+    # Repeated values take little room in the file; as dictionaries they take little in memory too.
     with pq.ParquetFile(opened, read_dictionary=texts) as file:
-        if file.metadata.num_rows > path.stat().st_size:  # logits alone take some bytes of each row
+        if file.metadata.num_rows > path.stat().st_size:  # logits alone take a few bytes per row
             raise ArtifactError(f"{str(path)!r} claims {file.metadata.num_rows:,} rows, which it has no room for.")
         for batch in file.iter_batches(_READ_ROWS):
             found = pa.Table.from_batches([batch])
@@ -62,7 +62,7 @@ def _read(opened: Any, path: Path, split: str) -> Any:
 
 
 def _unpacked(table: Any) -> int:
-    """The bytes of a table once every dictionary is written out."""
+    """Return the size of a table in bytes after decoding its dictionaries."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -87,7 +87,7 @@ def _plain(table: Any) -> Any:
 
 
 def _refuse_impossible(table: Any, path: Path) -> None:
-    """What is read next counts on numbers, and on whole rows of them of one width."""
+    """Raise unless the columns hold numbers, and complete rows of equal width."""
     import pyarrow as pa
 
     kinds = [table.schema.field(name).type for name in ("label", "logits")]

@@ -1,4 +1,4 @@
-"""How far a run is and how long it will still take, read from its records."""
+"""Computes the progress of a run and the remaining time from its records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from whet.records import End, Evaluation, Part, Record, Start, Step, start_of
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands. `eta_seconds` counts the evaluations still to come; None while nothing is known."""
+    """The progress of a run. `eta_seconds` includes remaining evaluations; None while unknown."""
 
     step: int
     total: int
@@ -24,7 +24,7 @@ class Progress:
 
 
 def progress(records: Sequence[Record]) -> Progress:
-    """From records that count (see `records.replay`)."""
+    """Compute the progress from valid records (see `records.replay`)."""
     start = start_of(records)
     parts = {(record.name, record.number): record for record in records if isinstance(record, Part)}
     if start is not None and start.all_steps:
@@ -47,11 +47,11 @@ def progress(records: Sequence[Record]) -> Progress:
 
 
 def _over_parts(records: Sequence[Record], start: Start, parts: Sequence[Part]) -> Progress:
-    """One training after another: all of their steps in one, evaluations counted in what a step takes."""
+    """Add up the steps of several trainings; evaluations are included in the time of a step."""
     others = [part for part in parts if part.name != "final"]
     last = next((record for record in reversed(records) if isinstance(record, Step)), None)
     if len(others) == len(parts):
-        last = None  # the curves of a part that is counted already
+        last = None  # curves of a part that was counted already
     step = sum(part.steps for part in others) + (last.step if last else 0)
     seconds = sum(part.seconds for part in others) + (last.seconds if last else 0.0)
     ended = next((record.reason for record in records if isinstance(record, End)), "")
@@ -60,7 +60,7 @@ def _over_parts(records: Sequence[Record], start: Start, parts: Sequence[Part]) 
 
 
 def duration(seconds: float | None) -> str:
-    """A length of time as a person would say it: 42 s, 3 min 5 s, 2 h 10 min."""
+    """Format a duration: 42 s, 3 min 5 s, 2 h 10 min."""
     if seconds is None:
         return "?"
     whole = round(seconds)

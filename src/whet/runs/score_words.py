@@ -1,4 +1,4 @@
-"""How scores are told: digits that fit, the class that F1 is of, and the constant answer in the words of each task."""
+"""Formats scores: digits that fit, the class that F1 belongs to, and each task's words for the constant answer."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any, TypeGuard
 from whet.errors import shortened_list
 
 OF_ONE_CLASS = frozenset({"f1", "precision", "recall"})
-"""Of two classes these look at the second one alone."""
+"""In binary tasks these measure the second class only."""
 IN_LABEL_UNITS = frozenset({"mse", "mae", "rmse"})
-"""Errors as large as the labels make them; the other scores are between -1 and 1, or nearly so."""
+"""Errors in the labels' units; other scores are between -1 and 1, or nearly so."""
 SHARES = frozenset({"accuracy", "exact_match", "precision", "recall"})
 """Scores that are written in percent."""
 MAX_LABELS = 6
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    """Whether a recorded value is a number; a truth value is none."""
+    """Return whether a recorded value is a number; truth values are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def number(value: float) -> str:
-    """A label, or an error in its units: four digits that count."""
+    """Format a label, or an error in its units: four significant digits."""
     if not math.isfinite(value):
         return "not finite"
     if value == 0 or 1e-4 <= abs(value) < 1e4:
@@ -32,12 +32,12 @@ def number(value: float) -> str:
 
 
 def is_share(metric: str) -> bool:
-    """Whether this metric is written in percent."""
+    """Return whether this metric is shown in percent."""
     return metric in SHARES
 
 
 def score_text(metric: str, value: float) -> str:
-    """A score in a sentence or a table: shares in percent, errors in label units, others with three decimals."""
+    """Format a score in a sentence or table: shares in percent, errors in label units, others with three decimals."""
     if not math.isfinite(value):
         return "not finite"
     if metric in IN_LABEL_UNITS:
@@ -46,19 +46,19 @@ def score_text(metric: str, value: float) -> str:
 
 
 def score(metric: str, value: float) -> str:
-    """A score in the result of a command: all four decimals, so that it can be copied."""
+    """Format a score in the result of a command: four decimals, so that it can be copied."""
     return number(value) if metric in IN_LABEL_UNITS else f"{value:.4f}"
 
 
 def metric_of(metric: str, task: str, labels: Sequence[str]) -> str:
-    """The metric, with the class that it is of: `f1 of 'paraphrase'`."""
+    """Return the metric with the class that it belongs to: `f1 of 'paraphrase'`."""
     if task == "binary" and metric in OF_ONE_CLASS and len(labels) == 2:
         return f"{metric} of {labels[1]!r}"
     return metric
 
 
 def answer(label: Any) -> str:
-    """A constant answer: a class, the labels of a row, or a number."""
+    """Format a constant answer: a class, the labels of a row, or a number."""
     if isinstance(label, float):
         return number(label)
     if isinstance(label, list | tuple):
@@ -67,17 +67,17 @@ def answer(label: Any) -> str:
 
 
 def constant(task: str) -> str:
-    """The name of the constant answer: no class has the majority among numbers."""
+    """Return the name of the constant answer: numbers have no majority."""
     return "constant" if task == "regression" else "majority"
 
 
 def always(task: str, label: Any) -> str:
-    """`always 'different'`, or `always 3.435, the mean of the training labels`."""
+    """Return `always 'different'`, or `always 3.435, the mean of the training labels`."""
     return f"always {answer(label)}" + (", the mean of the training labels" if task == "regression" else "")
 
 
 def always_giving(task: str, label: Any) -> str:
-    """The same in a sentence: `always answering 'different'`, `always predicting 3.435`."""
+    """Return it for a sentence: `always answering 'different'`, `always predicting 3.435`."""
     if label is None or label == "":
         return "always giving the commonest answer"
     return f"always {'predicting' if task == 'regression' else 'answering'} {answer(label)}"

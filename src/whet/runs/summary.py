@@ -1,4 +1,4 @@
-"""The runs under a folder, each in one line: what `whet runs` shows."""
+"""Summarises the runs in a folder for `whet runs`, one line each."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from whet.runs.verdict.judge import verdict_name
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A run in short."""
+    """The summary of a run."""
 
     name: str
     path: str
     state: str
     """`finished`, `patience`, `interrupted`, …; `running or killed` without an end; `damaged`."""
     share: float
-    """How much of the planned steps was done."""
+    """Finished share of the planned steps."""
     metric: str = ""
     score: float | None = None
     verdict: str = ""
     seconds: float = 0.0
     spark: str = ""
-    """The evaluation loss, start to end."""
+    """The evaluation loss from start to end."""
 
     def as_dict(self) -> dict[str, Any]:
         return dict(self.__dict__)
 
 
 def list_runs(root: Path, spark_width: int = 10) -> list[Line]:
-    """Every run folder directly under a folder (or the folder itself), oldest first."""
+    """Return every run directly in a folder (or the folder itself), oldest first."""
     candidates = [root] if is_run(root) else sorted(root.iterdir()) if root.is_dir() else []
     found = [path for path in candidates if is_run(path)]
     return [_line(path, spark_width) for path in sorted(found, key=_began)]
 
 
 def _began(path: Path) -> tuple[float, str]:
-    """When the run was set up: its settings are written once, at the start."""
+    """Return when the run was created: its settings are written once, at the start."""
     first = path / CONFIG if (path / CONFIG).is_file() else path / RECORDS
     return first.stat().st_mtime, path.name
 

@@ -1,4 +1,4 @@
-"""A run's records as they are written: reads only what is new, and says what a watcher has not seen yet."""
+"""Follows a run's records while they are written: reads only new lines, and returns what a client has not seen."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from whet.utils.text import neutral_lines
 from whet.utils.untrusted_files import MAX_LINE
 
 POINTS = 4000
-"""Points a line that are sent at first; a closer look at a part of it asks again."""
+"""Points per line that are sent at first; zooming in requests more."""
 _STEP_SERIES = ("loss", "learning_rate", "grad_norm", "rows_per_second", "memory_mb")
 _NAMES = {"loss": "train_loss"}
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """What one watcher has seen."""
+    """What one client has seen."""
 
     generation: int = -1
     count: int = 0
@@ -36,12 +36,12 @@ class Cursor:
 
 
 class Tail:
-    """One run, followed. Safe to share between watchers: every method takes the lock."""
+    """One run that is followed. Threads may share it: every method takes the lock."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.generation = 0
-        """Goes up when something that was said no longer holds: a resume took records back, a new file began."""
+        """Increases if sent data became invalid: a resume voided records, or a new file began."""
         self.records: list[Record] = []
         self.damaged = 0
         self._others: list[Record] = []
@@ -52,11 +52,11 @@ class Tail:
         self._lock = Lock()
 
     def grown(self) -> bool:
-        """Whether there may be something to read; costs one look at the file's size."""
+        """Return whether there may be new data, by the file's size."""
         return self._size() != self._offset
 
     def poll(self) -> None:
-        """Read the whole lines that were added; a half-written one waits for its end."""
+        """Read the complete new lines; a half-written one is left for later."""
         with self._lock:
             size = self._size()
             if size < self._offset:
@@ -70,7 +70,7 @@ class Tail:
                     whole = content.rfind(b"\n") + 1
                     if not whole and len(content) < MAX_LINE:
                         return
-                    if not whole:  # no record is that long, and what follows may have no end
+                    if not whole:  # no record is that long, so the rest is not read
                         self._offset, self.damaged = size, self.damaged + 1
                         return
                     self._offset += whole
@@ -78,7 +78,8 @@ class Tail:
                     file.seek(self._offset)
 
     def since(self, cursor: Cursor) -> tuple[str, dict[str, Any], Cursor] | None:
-        """The event for a watcher: `snapshot` or `records`, its content, where it stands then; None for nothing."""
+        """Return the event for a client: `snapshot` or `records`, its content, the new cursor; None if there is
+        nothing new."""
         with self._lock:
             if cursor.generation == self.generation:
                 new = self.records[cursor.count :]
@@ -95,7 +96,7 @@ class Tail:
             return self._snapshot()[0]
 
     def part(self, low: float, high: float, smoothing: float) -> dict[str, Any]:
-        """The step series between two steps, as finely as a screen can show; smoothed over all of the run."""
+        """Return the step series between two steps at screen resolution, smoothed over the whole run."""
         with self._lock:
             steps = [record for record in self.records if isinstance(record, Step)]
         seen = curves(steps, smoothing=smoothing)
@@ -125,7 +126,7 @@ class Tail:
                 self._add(record)
 
     def _stands_for_another(self, record: Record) -> bool:
-        """Whether a point that was drawn moves: with each fold, more rows are measured at the same steps."""
+        """Return whether a drawn point moves: each fold adds rows to the evaluations of the same steps."""
         if not isinstance(record, Evaluation) or not record.out_of_fold:
             return False
         return any(isinstance(old, Evaluation) and old.step == record.step for old in self._others)
@@ -165,9 +166,9 @@ class Tail:
         return clean_dict({"series": added, **self._state(new, curves(self._others))})
 
     def _state(self, new: Sequence[Record], seen: Curves) -> dict[str, Any]:
-        """What is small enough to be sent whole: progress, marks; verdict and evaluation when there is a new one."""
+        """Return the small data that is sent in full: progress and marks, and a new verdict or evaluation."""
         steps = [record for record in new if isinstance(record, Step)]
-        # Steps before the last say nothing about the progress, and there may be very many of them.
+        # Earlier steps do not affect the progress, and there may be very many of them.
         now = progress([*self._others, *([self._last_step] if self._last_step else [])])
         end = seen.end
         content: dict[str, Any] = {
@@ -196,7 +197,7 @@ class Tail:
         if self._judged != len(self.records):
             try:
                 self._verdict = verdict_of(self.records).as_dict()
-            except (WhetError, ArithmeticError, ValueError):  # a page must not end because a curve is odd
+            except (WhetError, ArithmeticError, ValueError):  # a page must survive an odd curve
                 self._verdict = None
             self._judged = len(self.records)
         return self._verdict
@@ -221,7 +222,7 @@ class Tail:
 
 
 def _series(new: Sequence[Record], split: str) -> dict[str, Any]:
-    """The points that records add, by the name of their series."""
+    """Return the points of new records, by series name."""
     found: dict[str, tuple[list[int], list[float | None]]] = {}
 
     def add(name: str, step: int, value: float | None) -> None:
@@ -234,7 +235,7 @@ def _series(new: Sequence[Record], split: str) -> dict[str, Any]:
         if isinstance(record, Step):
             for name in _STEP_SERIES:
                 value = getattr(record, name)
-                # Zero is what a record says where speed or memory was not measured.
+                # A zero speed or memory in a record means that it was not measured.
                 unknown = value == 0 and name in ("rows_per_second", "memory_mb")
                 add(_NAMES.get(name, name), record.step, None if unknown else value)
         elif isinstance(record, Evaluation) and record.split == split:
@@ -246,7 +247,7 @@ def _series(new: Sequence[Record], split: str) -> dict[str, Any]:
 
 
 def clean(value: Any) -> Any:
-    """The same with None for numbers that JSON does not have, and with texts that reorder and hide nothing."""
+    """Return the same with None for numbers that JSON lacks, and with safe texts."""
     if isinstance(value, str):
         return neutral_lines(value)
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""The model beside simpler answers to the same rows, as a table for people."""
+"""Tables of the model and its baselines on the same rows."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from whet.runs.verdict.baselines import IN_FULL, is_ahead, is_visible, rows_in_w
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One answer to the rows."""
+    """One model or baseline."""
 
     name: str
     value: str
     interval: str
     test: str
-    """Against the model, in words; empty for the model itself."""
+    """The comparison with the model, in words; empty for the model itself."""
     trained_on: str
     is_model: bool = False
 
@@ -37,7 +37,7 @@ class BaselineTable:
 
 
 def baseline_tables(records: Iterable[Record]) -> list[BaselineTable]:
-    """A table for each split on which the baselines were measured."""
+    """Return one table per split with baselines."""
     return [_table(record) for record in records if isinstance(record, Baselines)]
 
 

@@ -1,7 +1,7 @@
-"""What is drawn, as plain data: the same chart becomes SVG in Python and an interactive one in a browser.
+"""Describes charts as plain data: the same chart becomes SVG in Python and is interactive in a browser.
 
-A chart knows nothing of pixels or colours. `svg.render` draws it for Markdown, notebooks and printing;
-`templates/chart.js` draws it with hover and zoom for the report and the live page.
+A chart has no pixels and no colours. `svg.render` draws it for Markdown, notebooks and printing; `templates/chart.js`
+draws it with hover and zoom for the report and the live page.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from whet.runs.curves import Curves, Series, downsample
 from whet.runs.score_words import answer, is_share
 
 POINTS = 1500
-"""Points a line keeps: more than a screen is wide, and the peaks always among them."""
+"""Largest number of points per line: more than a screen's width, always with the peaks."""
 
 _WORDS = {
     "f1": "F1",
@@ -39,25 +39,25 @@ class Line:
 
     name: str
     series: str
-    """Its name in `Curves.named()`: new points find their line by it."""
+    """Its name in `Curves.named()`, by which new points find their line."""
     role: str
-    """What it means, which decides the colour: `train`, `probe`, `evaluation`, or `1` to `6`."""
+    """Its meaning, which decides the colour: `train`, `probe`, `evaluation`, or `1` to `6`."""
     x: list[float] = field(default_factory=list)
     y: list[float | None] = field(default_factory=list)
     style: str = "line"
     """`line`, `faint` (behind the others), `points` (joined), `dots` (not joined) or `dashed`."""
     smooth_of: str = ""
-    """The series that this one smooths, where it does: a browser can smooth it anew."""
+    """The series that this one smooths, if any: a browser can smooth it again."""
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
-    """Ends of a whisker at each point, where there are any."""
+    """Ends of a whisker at each point, if any."""
     hidden: bool = False
-    """Off until asked for in the legend."""
+    """Hidden until it is selected in the legend."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A step worth a vertical line: `kind` is `best`, `save` or `resume`."""
+    """A step marked by a vertical line: `kind` is `best`, `save` or `resume`."""
 
     x: float
     kind: str
@@ -66,7 +66,7 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """A horizontal line to compare with."""
+    """A horizontal line for comparison."""
 
     y: float
     text: str
@@ -83,19 +83,19 @@ class Chart:
     levels: tuple[Level, ...] = ()
     x_title: str = "step"
     percent: bool = False
-    """Values from 0 to 1 that are shown as 0% to 100%."""
+    """Whether values from 0 to 1 are shown as 0% to 100%."""
     x_range: tuple[float, float] | None = None
     y_range: tuple[float, float] | None = None
     square: bool = False
     minor: bool = False
-    """Drawn small: worth a glance, not the point of the run."""
+    """Whether the chart is drawn small."""
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
 
 def charts_of(curves: Curves, points: int = POINTS) -> list[Chart]:
-    """The charts of a run, most important first; those that would be empty are left out."""
+    """Return the charts of a run, most important first, without empty ones."""
     total = curves.start.total_steps if curves.start else 0
     x_range = (0.0, float(total)) if total else None
     found = [
@@ -110,12 +110,12 @@ def charts_of(curves: Curves, points: int = POINTS) -> list[Chart]:
 
 
 def metric_words(name: str) -> str:
-    """A metric's name for people."""
+    """Return the display name of a metric."""
     return _WORDS.get(name, name.replace("_", " "))
 
 
 def marks_of(curves: Curves) -> tuple[Mark, ...]:
-    """Best step, saves and resumes; the best step's own save would only hide its mark."""
+    """Return marks for the best step, saves and resumes; the best step's own save is left out."""
     saves = sorted({step for step in curves.saves if step != curves.best_step})
     marks = [Mark(x=step, kind="save", text=f"saved at step {step}") for step in saves]
     marks += [Mark(x=step, kind="resume", text=f"resumed from step {step}") for step in curves.resumes]
@@ -125,18 +125,18 @@ def marks_of(curves: Curves) -> tuple[Mark, ...]:
 
 
 def line(name: str, series_name: str, role: str, series: Series, points: int = POINTS, **looks: Any) -> Line:
-    """A line of a series, thinned to what a screen can show."""
+    """Return a line of a series, reduced to screen resolution."""
     steps, values = downsample(series.steps, series.values, points)
     return Line(name=name, series=series_name, role=role, x=steps.tolist(), y=rounded(values), **looks)
 
 
 def rounded(values: Iterable[float]) -> list[float | None]:
-    """Six significant digits, for the size of the page; None where JSON has no number."""
+    """Round to six significant digits, which keeps the page small; None if JSON has no such number."""
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
 
 
 def reliability_chart(bins: Sequence[Any], title: str = "Reliability") -> Chart:
-    """How often answers of each confidence were right, with the range that the number of rows allows."""
+    """Return a chart of accuracy by confidence, with the range that the number of rows allows."""
     from whet.metrics.intervals import wilson
 
     ranges = [wilson(round(each.accuracy * each.n), each.n) for each in bins]
@@ -201,7 +201,7 @@ def _loss_chart(curves: Curves, points: int) -> Chart:
 
 
 def _metric_charts(curves: Curves, points: int) -> list[Chart]:
-    """Scores in one chart; errors, where less is better, in charts of their own: other units."""
+    """Return scores in one chart, and errors, which have other units, in charts of their own."""
     main = curves.start.metric if curves.start else ""
     names = sorted(curves.metrics, key=lambda name: name != main)
     scores = [name for name in names if higher_is_better(name)]

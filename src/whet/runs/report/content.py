@@ -1,7 +1,7 @@
-"""What a report says, as data: written once, shown as HTML and as Markdown.
+"""The content of a report as data, shown as HTML and as Markdown.
 
-Every part is made by itself from the run folder. A run that was interrupted, has no test rows or was copied
-without its predictions gets the parts that can be made; nothing here may keep a finished run from ending well.
+Every part is built separately from the run folder. An interrupted run, one without test rows, or one copied without
+its predictions gets the parts that can be built. An error here must not make a finished run fail.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from whet.runs.verdict.judge import Verdict, verdict_of
 T = TypeVar("T")
 FEW_LABELS = 40
 SHOWN_LABELS = 20
-"""Of more labels than a table is read for, so many are shown, and the others on demand."""
+"""Number of labels that are shown first if there are more than a table can show."""
 
 STATES = {
     "finished": ("finished", "good"),
@@ -63,7 +63,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Truncated:
-    """What the limit on tokens cut from one split."""
+    """The tokens that the length limit cut from one split."""
 
     split: str
     rows: int
@@ -78,7 +78,7 @@ class Truncated:
 
 @dataclass(frozen=True, kw_only=True)
 class DataPart:
-    """Where the rows came from and what was found in them."""
+    """The sources of the rows and the findings about them."""
 
     facts: list[tuple[str, str]] = field(default_factory=list)
     label_shares: list[tuple[str, list[tuple[str, float]]]] = field(default_factory=list)
@@ -93,13 +93,13 @@ class DataPart:
 
     @property
     def share_rows(self) -> list[tuple[str, list[float]]]:
-        """A row a label, with its share in each split."""
+        """Return one row per label with its share in each split."""
         names = [name for name, _ in self.label_shares[0][1]] if self.label_shares else []
         return [(name, [shares[place][1] for _, shares in self.label_shares]) for place, name in enumerate(names)]
 
     @property
     def commonest(self) -> list[tuple[str, list[float]]]:
-        """The same; of many labels those with the largest share in the first split."""
+        """Return the same; of many labels only those with the largest share in the first split."""
         rows = self.share_rows
         return rows if len(rows) <= FEW_LABELS else sorted(rows, key=lambda row: -row[1][0])[:SHOWN_LABELS]
 
@@ -117,7 +117,7 @@ class ReportFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """One run, for people."""
+    """The report of one run."""
 
     name: str
     state: str
@@ -133,7 +133,7 @@ class Report:
     confusion: Confusion | None
     classes: list[ClassScore]
     examined: str
-    """The split that confusion, classes, calibration and worst rows are of."""
+    """The split of the confusion matrix, the classes, the calibration and the worst rows."""
     calibration: Chart | None
     calibration_words: str
     scatter: Chart | None
@@ -143,28 +143,28 @@ class Report:
     environment: list[tuple[str, str]]
     snippet: str
     notes: list[str]
-    """Parts that could not be made, and why."""
+    """Parts that could not be built, with the reason."""
 
     @property
     def few_labels(self) -> bool:
-        """Whether a table of all labels can be read."""
+        """Whether a table can show all labels."""
         return len(self.classes) <= FEW_LABELS
 
     @property
     def weakest(self) -> list[ClassScore]:
-        """All labels; of many those with the lowest F1 among the ones that have rows."""
+        """Return all labels; of many only those with rows and the lowest F1."""
         if self.few_labels:
             return self.classes
         return sorted((each for each in self.classes if each.rows), key=lambda each: each.f1)[:SHOWN_LABELS]
 
 
 def read_report(folder: RunFolder) -> Report:
-    """Everything a report says about this run."""
+    """Build the report of a run."""
     return _Reader(folder).report()
 
 
 class _Reader:
-    """Makes the parts one by one; a part that fails becomes a note, never an error."""
+    """Builds the parts one by one; a part that fails becomes a note instead of an error."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -179,7 +179,7 @@ class _Reader:
     def part(self, name: str, make: Callable[[], T], otherwise: T) -> T:
         try:
             return make()
-        except Exception as error:  # a report is the last thing a run does: it must not undo the rest
+        except Exception as error:  # the report comes last: its errors must not undo the run
             self.notes.append(f"{name}: {error or type(error).__name__}")
             return otherwise
 
@@ -225,7 +225,7 @@ class _Reader:
         return STATES.get(end.reason, (end.reason, "warn"))
 
     def _last_evaluation(self) -> Evaluation | None:
-        """The best evaluation, whose weights are kept; the last one where none is marked."""
+        """Return the best evaluation, whose weights are kept; the last one if none is marked."""
         return shipped_evaluation(self.records, self.curves.split)
 
     def _summary(self, scores: Scores) -> str:
@@ -251,7 +251,7 @@ class _Reader:
         return progress(self.records).seconds
 
     def _saved(self) -> str:
-        """What early stopping spared, in steps and time."""
+        """Return the steps and the time that early stopping saved."""
         start, end = self.curves.start, self.curves.end
         if start is None or not isinstance(end, End) or end.reason != "patience":
             return ""
@@ -381,7 +381,7 @@ def _found(finding: dict[str, Any]) -> ReportFinding:
 
 
 def in_words(value: Any) -> str:
-    """A nested fact without the brackets: `train.csv (split train, rows 900)`."""
+    """Format a nested fact without brackets: `train.csv (split train, rows 900)`."""
     if isinstance(value, dict):
         return ", ".join(f"{key} {in_words(inner)}" for key, inner in value.items())
     if isinstance(value, list | tuple):
@@ -390,7 +390,7 @@ def in_words(value: Any) -> str:
 
 
 def plain(value: Any) -> str:
-    """A setting or a fact as one short text."""
+    """Format a setting or fact as a short text."""
     if value is None or value == "" or value == () or value == []:
         return "–"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""What the saved model answered, row by row, and where it was wrong: confusions, classes, the worst rows."""
+"""The model's predictions row by row, and its mistakes: confusions, classes, the worst rows."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ WORST = 15
 EXAMPLES = 3
 MISTAKES = 12
 MAX_COUNTED = 2000
-"""A matrix of more classes would not fit a small machine's memory."""
+"""A matrix of more classes would not fit into the memory of a small machine."""
 MATRIX_CLASSES = 30
-"""With more classes a matrix cannot be read; the commonest mistakes still can."""
+"""Largest number of classes for a readable matrix; above it only the commonest mistakes are shown."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -52,7 +52,7 @@ class PredictedRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """A row to look at."""
+    """One row that is shown."""
 
     row: int
     text: str
@@ -60,7 +60,7 @@ class Example:
     label: str
     predicted: str
     sure: str
-    """What the model gave the right answer, in words."""
+    """The probability of the right answer, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class Cell:
     share: float
     """Of the rows with this true label."""
     link: str = ""
-    """Names the examples of this mistake."""
+    """The anchor of this mistake's examples."""
 
     @property
     def heat(self) -> int:
@@ -78,7 +78,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Mistake:
-    """Rows of one label that were given another."""
+    """Rows of one label that were predicted as another."""
 
     link: str
     label: str
@@ -92,7 +92,7 @@ class Mistake:
 class Confusion:
     names: list[str]
     cells: list[list[Cell]]
-    """By true label (row) and predicted label (column); empty where there are too many classes."""
+    """By true label (row) and predicted label (column); empty if there are too many classes."""
     mistakes: tuple[Mistake, ...]
     split: str
 
@@ -109,7 +109,7 @@ class ClassScore:
 
 
 def read_answers(folder: RunFolder, split: str, task: str, names: Sequence[str]) -> PredictedRows | None:
-    """The rows of a split that have a label; None where nothing was predicted there."""
+    """Return the labelled rows of a split; None if it was not predicted."""
     table = labelled_rows(folder, split)
     if table is None:
         return None
@@ -129,7 +129,7 @@ def read_answers(folder: RunFolder, split: str, task: str, names: Sequence[str])
 
 
 def confusion_of(answers: PredictedRows) -> Confusion:
-    """Counts of label against answer, with rows to look at for each of the commonest mistakes."""
+    """Count labels by prediction, with example rows for each of the commonest mistakes."""
     classes, predicted = len(answers.names), answers.predicted
     counts = np.bincount(answers.labels * classes + predicted, minlength=classes**2).reshape(classes, classes)
     mistakes = []
@@ -150,7 +150,7 @@ def confusion_of(answers: PredictedRows) -> Confusion:
 
 
 def confusion_recorded(record: Evaluation, names: list[str]) -> Confusion:
-    """The same from an evaluation's record, for a run that has no predictions yet: counts without rows."""
+    """Return the same from an evaluation record, for a run without predictions: counts without examples."""
     counts = np.array(record.confusion)
     mistakes = tuple(
         Mistake(
@@ -167,7 +167,7 @@ def confusion_recorded(record: Evaluation, names: list[str]) -> Confusion:
 
 
 def class_scores(answers: PredictedRows) -> list[ClassScore]:
-    """Precision, recall and F1 of each label; with several labels a row, each by itself."""
+    """Return precision, recall and F1 of each label; with several labels per row, each separately."""
     truth, predicted = answers.labels, answers.predicted
     if answers.task != "multilabel":
         classes = np.arange(len(answers.names))
@@ -183,7 +183,7 @@ def class_scores(answers: PredictedRows) -> list[ClassScore]:
 
 
 def most_wrong(answers: PredictedRows, most: int = WORST) -> list[Example]:
-    """The rows that the model contradicts most."""
+    """Return the most wrong rows."""
     if answers.task == "regression":
         error = np.abs(answers.predicted.reshape(-1) - answers.labels)
         worst = np.argsort(-error, kind="stable")
@@ -199,7 +199,7 @@ def most_wrong(answers: PredictedRows, most: int = WORST) -> list[Example]:
 
 
 def worst_recorded(record: Evaluation) -> list[Example]:
-    """The most wrong rows that an evaluation wrote down."""
+    """Return the most wrong rows of an evaluation record."""
     return [
         Example(
             row=int(each.get("row", 0)),

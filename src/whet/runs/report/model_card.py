@@ -1,4 +1,4 @@
-"""The model card: what `model/README.md` says of a model to whoever finds it later."""
+"""Writes the model card, `model/README.md`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_LABELS = 50
 
 
 def model_card(folder: RunFolder) -> str:
-    """Score, verdict, data and versions of a run, as Markdown. Everything is read from the run folder."""
+    """Return score, verdict, data and versions of a run as Markdown, read from the run folder."""
     records, config, data, environment = folder.records(), folder.config, folder.data, folder.environment
     start = start_of(records)
     best = [r for r in records if isinstance(r, Evaluation) and (r.best or r.split == "test")]

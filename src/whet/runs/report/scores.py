@@ -1,4 +1,4 @@
-"""Scores for people: each with the interval that its rows allow, beside what a constant answer reaches."""
+"""Formats scores with their intervals, next to the scores of a constant answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from whet.runs.report.mistakes import Array, PredictedRows
 from whet.runs.score_words import always_giving, is_number, is_share, metric_of, score_text
 
 MANY_ROWS = 5000
-"""Above this the bootstrap draws fewer times: the interval is narrow, and a report should not keep anyone waiting."""
+"""Above this the bootstrap uses fewer draws: the interval is narrow, and the report is faster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Score:
     split: str
     value: str
     interval: str
-    """`76.8% to 84.4%`, or empty where none can be given."""
+    """`76.8% to 84.4%`, or empty if there is none."""
     majority: str
     rows: int
 
@@ -42,7 +42,7 @@ class Scores:
     main: Score | None = None
     table: list[Score] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-    """What the numbers mean: against the constant answer, and against luck."""
+    """What the numbers mean compared with the constant answer and with chance."""
 
     @property
     def splits(self) -> list[str]:
@@ -54,14 +54,14 @@ class Scores:
         return [each for each in self.table if self.main is not None and each.metric == self.main.metric]
 
     def rows(self) -> list[list[Score | None]]:
-        """A row a metric, a column a split."""
+        """One row per metric, one column per split."""
         metrics = dict.fromkeys(each.metric for each in self.table)
         found = {(each.metric, each.split): each for each in self.table}
         return [[found.get((metric, split)) for split in self.splits] for metric in metrics]
 
 
 def scores_of(curves: Curves, records: Sequence[Record], answers: Mapping[str, PredictedRows]) -> Scores:
-    """Every metric of the saved model; from the predictions where there are any, else as recorded."""
+    """Return every metric of the saved model, from the predictions if there are any, else as recorded."""
     start = curves.start
     if start is None:
         return Scores()
@@ -84,7 +84,7 @@ def scores_of(curves: Curves, records: Sequence[Record], answers: Mapping[str, P
 def main_intervals(
     records: Sequence[Record], evaluations: Mapping[str, Evaluation | None]
 ) -> dict[tuple[str, str], tuple[float, float]]:
-    """The interval of the main metric in these evaluations, by split and metric, where their rows give one."""
+    """Return the intervals of the main metric in these evaluations, by split and metric, if their rows allow one."""
     start = start_of(records)
     made = {(each.split, each.metric): each for each in records if isinstance(each, Baselines) and not each.of_rows}
     found: dict[tuple[str, str], tuple[float, float]] = {}
@@ -106,7 +106,7 @@ def _intervals(answers: PredictedRows) -> dict[str, Interval]:
 
 
 def _recorded(records: Sequence[Record], split: str) -> dict[str, Interval]:
-    """Scores without predictions: only a proportion has an interval then."""
+    """Return scores without predictions: only a proportion has an interval."""
     best = shipped_evaluation(records, split)
     if best is None:
         return {}
@@ -119,7 +119,7 @@ def _recorded(records: Sequence[Record], split: str) -> dict[str, Interval]:
 
 
 def _constant(majority: Mapping[str, Any], answers: PredictedRows | None, split: str) -> dict[str, float]:
-    """What the constant answer scores on a split; the record has it for validation only."""
+    """Return the constant answer's scores on a split; the record has them for validation only."""
     if split == "validation":
         return {
             name: float(value)
@@ -134,7 +134,7 @@ def _constant(majority: Mapping[str, Any], answers: PredictedRows | None, split:
 
 
 def _always(label: Any, answers: PredictedRows) -> Array:
-    """The constant answer on as many rows as there are."""
+    """Return the constant answer, repeated for all rows."""
     if answers.task == "regression":
         return np.full(len(answers), float(label))
     if answers.task == "multilabel":
@@ -143,7 +143,7 @@ def _always(label: Any, answers: PredictedRows) -> Array:
 
 
 def _score(name: str, split: str, found: Interval, constant: float | None, start: Start) -> Score:
-    # A bootstrap of rows that are all right knows no other; an interval of no width would claim to be certain.
+    # If all rows are right, a bootstrap interval has no width, which would suggest certainty.
     known = math.isfinite(found.low) and math.isfinite(found.high) and found.low < found.high
     return Score(
         metric=name,
@@ -174,7 +174,7 @@ def _remarks(start: Start, found: Interval | None, main: Score | None) -> list[s
 
 
 def _unmeasured(answers: PredictedRows, split: str) -> str:
-    """Names the labels that no row of the split has: its averages go over the others."""
+    """Name the labels without rows in the split: its averages leave them out."""
     names = [answers.names[index] for index in absent_classes(answers.task, answers.labels, len(answers.names))]
     if not names:
         return ""

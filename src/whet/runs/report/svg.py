@@ -1,4 +1,4 @@
-"""A chart as SVG text: for Markdown, for notebooks, and for a report that is printed or read without scripts."""
+"""Draws a chart as SVG text, for Markdown, notebooks, and reports that are printed or read without scripts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whet.utils.text import neutral
 
 
 def escape(text: str, quote: bool = True) -> str:
-    """Text in XML, which allows no control characters at all."""
+    """Escape text for XML, which allows no control characters."""
     return escape_markup(neutral(text), quote)
 
 
@@ -28,7 +28,7 @@ COLOURS = {
     "5": "#c48a00",
     "6": "#d6497c",
 }
-"""Middle tones that can be read on white and on dark: a notebook does not say which it is."""
+"""Medium tones that are readable on light and on dark: a notebook does not tell which it is."""
 
 _TOP, _RIGHT, _BOTTOM, _LEFT = 46, 14, 34, 52
 _FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,Noto Sans,DejaVu Sans,sans-serif'"
@@ -36,7 +36,7 @@ _FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,Noto Sans
 
 @dataclass(frozen=True)
 class Frame:
-    """Where data lands on the drawing."""
+    """Maps data to positions in the drawing."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -52,7 +52,7 @@ class Frame:
 
 
 def render(chart: Chart, width: int = 640, height: int = 280, *, standalone: bool = False) -> str:
-    """The SVG of a chart; `standalone` for a file of its own, which brings its text colour for light and dark."""
+    """Return the SVG of a chart; `standalone` adds text colours for light and dark."""
     lines = [each for each in chart.lines if each.x and not each.hidden]
     frame = _frame(chart, lines, width, height)
     opening = (
@@ -91,7 +91,7 @@ def _frame(chart: Chart, lines: Sequence[Line], width: int, height: int) -> Fram
 
 
 def padded(values: Sequence[float], share: float) -> tuple[float, float]:
-    """The range of values, widened a little; never empty."""
+    """Return the range of values, widened a little; never empty."""
     low, high = min(values, default=0.0), max(values, default=1.0)
     if low == high:
         return low - (abs(low) * 0.1 or 0.5), high + (abs(high) * 0.1 or 0.5)
@@ -99,7 +99,7 @@ def padded(values: Sequence[float], share: float) -> tuple[float, float]:
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round numbers in a range: steps of 1, 2 or 5."""
+    """Return round numbers in a range, with steps of 1, 2 or 5."""
     raw = (high - low) / max(1, about)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * each for each in (1, 2, 5, 10) if power * each >= raw * 0.999)
@@ -108,7 +108,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def number(value: float, percent: bool = False) -> str:
-    """A tick's number: short."""
+    """Format the number of a tick."""
     if percent:
         return f"{100 * value:.4g}%"
     if value != 0 and (abs(value) < 1e-3 or abs(value) >= 1e6):
@@ -187,7 +187,7 @@ def _line(each: Line, frame: Frame) -> Iterator[str]:
 
 
 def _path(places: Sequence[tuple[float, float] | None]) -> str:
-    """Straight from point to point; a value that is not finite leaves a gap."""
+    """Return a straight path through the points, with gaps for values that are not finite."""
     parts, pen = [], "M"
     for place in places:
         if place is None:

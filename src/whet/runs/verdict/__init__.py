@@ -1,1 +1,1 @@
-"""Judges learning curves: `judge.verdict_of` computes the `features` of a curve and asks the `rules` in order."""
+"""Judges learning curves: `judge.verdict_of` computes the `features` of a curve and applies the `rules` in order."""

@@ -34,10 +34,10 @@ MAX_LOG = 1_000_000_000
 
 
 STATE = "trainer_state.json"
-# What a stock Trainer logs beside the scores of an evaluation.
+# Keys of a stock Trainer's log that are not scores.
 _NOT_SCORES = ("loss", "runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
 _PREFERRED = ("accuracy", "f1", "matthews_correlation", "macro_f1", "pearson", "spearmanr")
-# Columns of a CSV under the names that other tools give them; of several the first counts.
+# Columns of a CSV under the names of other tools; the first match counts.
 _SCORES = ("accuracy", "acc", "f1", "macro_f1", "matthews_correlation", "pearson", "spearmanr")
 _COLUMNS = {
     "step": ("step", "global_step", "steps", "epoch"),
@@ -49,13 +49,13 @@ _COLUMNS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """What a bare curve does not say about itself."""
+    """Facts that a bare curve does not contain."""
 
     majority: float | None = None
-    """The score of always giving the commonest answer."""
+    """The score of always predicting the commonest answer."""
     classes: int | None = None
     rows: int | None = None
-    """Evaluation rows."""
+    """Number of evaluation rows."""
 
     def __post_init__(self) -> None:
         if self.majority is not None and not 0 <= self.majority <= 1:
@@ -72,7 +72,7 @@ class Constants:
 
 
 def read_observed(path: Path, constants: Constants | None = None) -> CurveData:
-    """What is judged, from a run folder or any of the files in the table above."""
+    """Return the curve in a run folder or in any of the files in the table above."""
     known = constants or Constants()
     if path.is_dir() and (state := _state_of(path)):
         return _from_trainer_state(state, known)
@@ -93,7 +93,7 @@ def read_observed(path: Path, constants: Constants | None = None) -> CurveData:
 
 
 def _state_of(folder: Path) -> Path | None:
-    """The log of a stock Trainer in a checkpoint, or in the newest checkpoint of its output folder."""
+    """Return the log of a stock Trainer in a checkpoint, or in the newest checkpoint of its output folder."""
     if any((folder / name).exists() for name in (RECORDS, CONFIG)):
         return None
     numbered = {int(number): each for each in folder.glob("checkpoint-*") if (number := each.name[11:]).isdigit()}
@@ -102,7 +102,7 @@ def _state_of(folder: Path) -> Path | None:
 
 
 def read_records(path: Path) -> list[Record]:
-    """The records that count in a file on its own; a last line that was cut off is passed over."""
+    """Return the valid records of a single file; an incomplete last line is skipped."""
     records = []
     lines = _text(path).split("\n")
     for number, line in enumerate(lines, 1):
@@ -120,7 +120,7 @@ def read_records(path: Path) -> list[Record]:
 
 
 def _with(seen: CurveData, known: Constants) -> CurveData:
-    """Constants given by hand win over those of the records."""
+    """Replace recorded constants by given ones."""
     if known == Constants():
         return seen
     classes = known.classes or 2
@@ -136,7 +136,7 @@ def _with(seen: CurveData, known: Constants) -> CurveData:
 
 
 def _from_trainer_state(path: Path, known: Constants) -> CurveData:
-    """`log_history`: training losses and evaluations lie between each other, told apart by their keys."""
+    """Split `log_history` into training losses and evaluations, by their keys."""
     try:
         content = parse_json(_text(path))
     except ValueError as error:
@@ -167,13 +167,13 @@ def _from_trainer_state(path: Path, known: Constants) -> CurveData:
 
 
 def _evaluation_prefix(logs: list[dict[str, Any]]) -> str:
-    """`eval_`, or with several evaluation sets that of the first: `eval_matched_`."""
+    """Return `eval_`, or with several evaluation sets the prefix of the first: `eval_matched_`."""
     names = [key for entry in logs for key in entry if key.startswith("eval_") and key.endswith("_loss")]
     return "eval_" if "eval_loss" in names or not names else names[0].removesuffix("loss")
 
 
 def _last_of_each(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One a step: what was measured again after an interruption counts."""
+    """Keep the last entry per step, since evaluations may be repeated after an interruption."""
     return list({entry["step"]: entry for entry in entries}.values())
 
 
@@ -182,14 +182,14 @@ def _number_or_nan(value: Any) -> float:
 
 
 def _unhidden(entry: Mapping[str, Any]) -> Any:
-    """The stock Trainer logs 0.0 for a loss that is not finite; the gradient gives it away."""
+    """Return nan for the loss of 0.0 that the stock Trainer logs instead, recognised by the gradient."""
     norm = entry.get("grad_norm")
     hidden = entry["loss"] == 0.0 and isinstance(norm, float) and not math.isfinite(norm)
     return math.nan if hidden else entry["loss"]
 
 
 def _main_score(evaluation: Mapping[str, Any], prefix: str) -> str:
-    """The log does not say by which score the best checkpoint was chosen: the usual ones first."""
+    """Return the main score: the log does not name it, so the usual ones come first."""
     names = [
         key.removeprefix(prefix)
         for key, value in evaluation.items()
@@ -200,7 +200,7 @@ def _main_score(evaluation: Mapping[str, Any], prefix: str) -> str:
 
 
 def _from_csv(path: Path, known: Constants) -> CurveData:
-    """An empty cell is "not measured here"; `nan` is a loss that is not a number."""
+    """Read a CSV. An empty cell means "not measured"; `nan` is a loss that is not a number."""
     lines = _text(path).splitlines()
     head = lines[0] if lines else ""
     delimiter = max(",;\t", key=head.count)
@@ -218,7 +218,7 @@ def _from_csv(path: Path, known: Constants) -> CurveData:
             row=1,
         )
     reader.fieldnames = names
-    comma = delimiter == ";"  # where a semicolon separates, a comma is often the decimal point
+    comma = delimiter == ";"  # with semicolons as separators, a comma is often the decimal point
     rows = [_numbers(path, reader.line_num, row, found, comma) for row in reader]
     numbered = [row if "step" in row else {**row, "step": at} for at, row in enumerate(rows, 1)]
     numbered.sort(key=lambda row: row["step"])
@@ -241,7 +241,7 @@ def _from_csv(path: Path, known: Constants) -> CurveData:
         score=[row.get("metric", math.nan) for row in evaluations] if scored else [],
         metric=found["metric"].removeprefix("eval_").removeprefix("val_") or "metric",
         known=known,
-        # Where the training loss stands beside each evaluation it is taken to be of the same moment.
+        # A training loss next to each evaluation is taken as measured at the same step.
         probe=all("train_loss" in row for row in evaluations) and len(losses) == len(evaluations),
     )
 
@@ -284,7 +284,7 @@ def _bare(
     epochs: float | None = None,
     batch_size: int | None = None,
 ) -> CurveData:
-    """A curve with the constants it was given, and those it had to guess."""
+    """Return a curve with the given constants and guesses for the others."""
     assumed = []
     if any(float(step) != int(step) for step in steps):  # epochs and parts of them
         assumed.append("the evaluations are numbered from 1, for their steps are no whole numbers")
@@ -313,7 +313,7 @@ def _bare(
         assumed.append(f"{classes} classes (--classes says otherwise)")
     majority = known.majority
     if majority is None:
-        # Before anything is learnt the score is that of one answer, which the classes need not share evenly.
+        # Before training the score is that of one answer, and classes need not be equally common.
         untrained = len(scores) and evaluation[0] > 0.85 * math.log(classes) and 0 < scores[0] < 1
         majority = max(1 / classes, float(scores[0])) if untrained else 1 / classes
         assumed.append(f"the commonest class has {majority:.1%} of the rows (--majority)")
@@ -337,13 +337,13 @@ def _bare(
 
 
 def _guessed_classes(losses: list[tuple[float, float]]) -> int:
-    """Training starts near the logarithm of the number of classes."""
+    """Guess the number of classes: training starts near its logarithm."""
     first = losses[0][1] if losses else 0.0
     return round(math.exp(first)) if 0.9 < first < 5 else 2
 
 
 def _chance(classes: int, majority: float | None) -> float:
-    """L0 where only the commonest class's share is known: the others are taken to share the rest evenly."""
+    """Return L0 if only the commonest class's share is known: the other classes count as equally common."""
     share = min(max(majority or 0.0, 1 / classes), 0.999)
     return entropy([share, *[(1 - share) / (classes - 1)] * (classes - 1)])
 

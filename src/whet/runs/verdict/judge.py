@@ -1,7 +1,7 @@
 """What the learning curves of a run mean: one sentence, how sure it is, and the flag to change.
 
     verdict_of(records).sentence
-    judge(Observed(...)).as_dict()
+    judge(CurveData(...)).as_dict()
 
 Pure functions over series: the same curve gives the same verdict, during a run and long after it.
 """
@@ -45,34 +45,34 @@ PROBLEM_VERDICTS = frozenset(VERDICTS) - {"healthy", "plateau", "not-enough", "b
 _TONES = {"not-enough": "", **dict.fromkeys(("healthy", "plateau"), "good")}
 _TONES |= dict.fromkeys(("underfitting", "erratic", "overfitting", "beyond-this-model"), "warn")
 _WHATEVER_THE_ROWS = frozenset({"diverging", "text-unknown", "not-enough", "rate-too-high", "rate-too-low"})
-"""Verdicts that stand on the training rows or on none: few evaluation rows make them no less sure."""
+"""Verdicts that depend only on the training rows: few evaluation rows do not make them less certain."""
 _SETTINGS_ARE_FINE = frozenset({"healthy", "plateau", "underfitting", "not-learning"})
-"""Verdicts whose own advice would not help where a simpler answer is better."""
+"""Verdicts whose own advice would not help if a simpler answer is better."""
 
 _REPLAYS = 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """A judgement that a person can act on."""
+    """A verdict on a run, with advice."""
 
     verdict: str
     sentence: str
     step: int
     confidence: float
-    """From 0 to 1: how often the curve, replayed with its own noise, is judged the same."""
+    """From 0 to 1: the share of replays with added noise that get the same verdict."""
     numbers: dict[str, float | None] = field(default_factory=dict)
     doubt: str = ""
-    """Why the verdict is not sure, where it is not: few rows, or another verdict comes out of most replays."""
+    """Why the verdict is uncertain, if it is: few rows, or replays that mostly get another verdict."""
     advice: str = ""
     baseline: str = ""
-    """Says so where a simpler answer is as good or better, and what to do, whatever the verdict; else empty."""
+    """Names a simpler answer that is as good or better, with advice; else empty."""
     assumed: tuple[str, ...] = ()
-    """What had to be guessed, because the file does not say it."""
+    """Values that had to be guessed, because the file lacks them."""
 
     @property
     def tone(self) -> str:
-        """How pages show it: good, warn, bad, or nothing."""
+        """Its colour on pages: good, warn, bad, or none."""
         own = _TONES.get(self.verdict, "bad")
         return "warn" if self.doubt and own == "good" else own
 
@@ -80,14 +80,14 @@ class Verdict:
         return {**dataclasses.asdict(self), "assumed": list(self.assumed), "tone": self.tone}
 
     def lines(self) -> list[str]:
-        """For a terminal."""
+        """Return the lines for a terminal."""
         said = [self.sentence, self.doubt, self.baseline, self.advice]
         said += [f"Assumed: {guess}." for guess in self.assumed]
         return [line for line in said if line]
 
 
 def verdict_of(records: Iterable[Record]) -> Verdict:
-    """The verdict on records that were replayed."""
+    """Return the verdict on replayed records."""
     return judge(curve_data(list(records)))
 
 
@@ -97,7 +97,7 @@ def verdict_name(records: Iterable[Record]) -> str:
 
 
 def judge(data: CurveData) -> Verdict:
-    """The first rule that fits, with what it saw."""
+    """Return the verdict of the first matching rule."""
     signs = CurveFeatures(data)
     call = first_call(signs)
     replayed = _replays(signs)
@@ -119,7 +119,7 @@ def judge(data: CurveData) -> Verdict:
 
 
 def baseline(s: CurveFeatures) -> str:
-    """A line for a score that a simpler answer to the same rows reaches, or comes near enough to by luck."""
+    """Return a line about a simpler answer that is as good as the model on the same rows, within chance."""
     beside = s.data.baselines
     found = baseline_ahead(beside) if beside is not None else None
     if beside is None or found is None:
@@ -136,7 +136,7 @@ def baseline(s: CurveFeatures) -> str:
 
 
 def _advice(s: CurveFeatures, call: Call, doubt: str) -> str:
-    """That of the rule, unless the score on the same rows says something else."""
+    """Return the rule's advice, unless the score on the same rows contradicts it."""
     found = baseline_ahead(s.data.baselines) if s.data.baselines is not None else None
     if found is not None and found[1] and call.verdict in _SETTINGS_ARE_FINE:
         longer = f"Train longer ({words.epochs(s, 3)}): the model has hardly moved. " if s.tail_train_loss > 0.6 else ""
@@ -159,14 +159,14 @@ def _no_better_than_constant(s: CurveFeatures) -> str:
 
 
 def _by_the_score(s: CurveFeatures) -> str:
-    """The advice where the curve looks well and does not decide."""
+    """Return the advice for a good curve that does not decide."""
     if s.data.baselines is None:
         return "Go by the score on rows that played no part in training, not by the curve."
     return f"Go by the score, not by the curve: {words.interval(s.data.baselines)}."
 
 
 def curve_data(records: Sequence[Record]) -> CurveData:
-    """The judged series of a run, and the constants from its first record."""
+    """Return the judged series of a run, with the constants of its first record."""
     found = curves(records)
     start = found.start
     steps = found.evaluation.steps
@@ -200,7 +200,7 @@ def curve_data(records: Sequence[Record]) -> CurveData:
 
 
 def _rows(records: Sequence[Record], found: Curves) -> int:
-    """Evaluation rows: out of folds those of all of them, which are in no split."""
+    """Return the number of evaluation rows; with folds, all held-out rows."""
     judged = [record.rows for record in records if isinstance(record, Evaluation) and record.split == found.split]
     return judged[-1] if judged else found.start.rows.get(found.split, 0) if found.start else 0
 
@@ -211,12 +211,12 @@ def _beside(records: Sequence[Record]) -> Baselines | None:
 
 
 def entropy(shares: Iterable[float]) -> float:
-    """The loss of knowing the shares of the labels and nothing else."""
+    """Return the loss of a model that knows only the label shares."""
     return -sum(share * math.log(share) for share in shares if share > 0)
 
 
 def _chance(start: Start | None, split: str, evaluation: Series) -> float:
-    """L0; never so small that dividing by it makes noise of everything."""
+    """Return L0, with a lower bound, so that dividing by it does not amplify noise."""
     if start is None:
         return math.log(2)
     if start.task == "regression":
@@ -230,7 +230,8 @@ def _chance(start: Start | None, split: str, evaluation: Series) -> float:
 
 
 def _score(found: Curves) -> tuple[Floats | None, float | None, bool]:
-    """The main metric, that of the commonest answer, and whether more is better; more is better in both."""
+    """Return the main metric, the commonest answer's score, both with higher as better, and whether higher is
+    better."""
     start = found.start
     higher = start.higher_is_better if start else True
     if len(found.main) != len(found.evaluation) or not len(found.main):
@@ -241,7 +242,7 @@ def _score(found: Curves) -> tuple[Floats | None, float | None, bool]:
 
 
 def _accuracy_beats(found: Curves) -> bool:
-    """F1 of always answering "yes" is hard to beat; a model that beats its accuracy has still learnt."""
+    """Return whether accuracy beats the commonest answer's: the F1 of always answering "yes" is hard to beat."""
     start, series = found.start, found.metrics.get("accuracy")
     if start is None or series is None or start.metric == "accuracy":
         return False
@@ -275,7 +276,7 @@ def _peak(rates: Series) -> float | None:
 
 
 def _nonfinite_step(records: Sequence[Record]) -> int | None:
-    """The step at which training met a loss that is not finite."""
+    """Return the step with a loss that is not finite."""
     for record in records:
         if isinstance(record, Step) and not math.isfinite(record.loss):
             return record.step
@@ -285,7 +286,7 @@ def _nonfinite_step(records: Sequence[Record]) -> int | None:
 
 
 def _replays(s: CurveFeatures) -> Counter[str]:
-    """What the curve is called when it is replayed, each time with its own noise on top."""
+    """Return the verdicts on replays of the curve with added noise."""
     if s.count < ENOUGH or not s.finite:
         return Counter()
     rng = np.random.default_rng(0)
@@ -293,7 +294,7 @@ def _replays(s: CurveFeatures) -> Counter[str]:
 
 
 def _doubt(s: CurveFeatures, call: Call, replayed: Counter[str]) -> str:
-    """Said once: many things follow from few rows, so they are named first."""
+    """Return the reason for doubt, few rows first, because much follows from them."""
     if few_rows(s) and call.verdict not in _WHATEVER_THE_ROWS:
         rows = f"{s.data.rows} evaluation rows know a score of {s.data.metric} to {words.left_open(s)}"
         return f"Unsure: {rows}."
@@ -304,7 +305,7 @@ def _doubt(s: CurveFeatures, call: Call, replayed: Counter[str]) -> str:
 
 
 def _confidence(s: CurveFeatures, call: Call, replayed: Counter[str]) -> float:
-    """The share of replays that come to the same verdict."""
+    """Return the share of replays with the same verdict."""
     if not replayed:
         return 1.0
     share = (replayed[call.verdict] + 1) / (_REPLAYS + 2) * s.count / (s.count + 1)
@@ -329,7 +330,7 @@ def _replayed(s: CurveFeatures, rng: np.random.Generator) -> CurveData:
 
 
 def _numbers(s: CurveFeatures, call: Call) -> dict[str, float | None]:
-    """What was seen, beside the rule's own numbers; None where a number is not finite."""
+    """Return the observed numbers and the rule's own; None for a number that is not finite."""
     data = s.data
     found: dict[str, float] = {"evaluations": s.count, "chance_loss": data.chance}
     if s.count:
@@ -349,20 +350,20 @@ def _numbers(s: CurveFeatures, call: Call) -> dict[str, float | None]:
 
 
 SURE_ENOUGH = 0.6
-"""Confidence of a verdict from which on it is told before the end: below, it flips with the next evaluation."""
+"""Confidence from which on a verdict is recorded before the end; below it, the next evaluation often changes it."""
 
 
 def early_verdict(records: Sequence[Record], step: int) -> Finding | None:
-    """A verdict that is worth telling before the end: sure enough, and another than the last one told.
+    """Return a verdict to record before the end: certain enough, and different from the last one recorded.
 
     It depends on the records alone, so that a resumed run records the same.
     """
 
     found = verdict_of(records)
     told = [record for record in records if isinstance(record, Finding) and record.about == "verdict"]
-    # As long as nothing bad was told, nobody needs to hear that all is well.
+    # The first early verdict is reported only if it is a problem.
     news = found.verdict != told[-1].details["verdict"] if told else found.verdict in PROBLEM_VERDICTS
-    # A run that is not over has not learnt everything yet: that is no underfitting.
+    # A run that is still training has not learnt everything yet, which is no underfitting.
     if not news or found.verdict in ("not-enough", "underfitting") or found.confidence < SURE_ENOUGH:
         return None
     return Finding(step=step, about="verdict", sentence=found.sentence, details={"verdict": found.verdict})

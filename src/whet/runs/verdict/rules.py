@@ -1,7 +1,7 @@
-"""The rules of the verdict: one small function each, in the order of `RULES`; the first that answers wins.
+"""The rules of the verdict: one function each, in the order of `RULES`; the first match wins.
 
-The thresholds are in units of L0 (see `signs`) and of the standard error of the score. They and how they were
-tested are in docs/curves.md.
+The thresholds are in units of L0 (see `features`) and of the score's standard error. docs/curves.md has them and
+their tests.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from whet.runs.verdict.features import (
 )
 
 ENOUGH = 4
-"""Evaluations without which nothing but a loss that is not finite can be told."""
+"""Number of evaluations below which only a loss that is not finite can be judged."""
 MAX_UNKNOWN = 0.5
-"""Share of unknown tokens from which on nothing else about a run matters."""
+"""Share of unknown tokens above which nothing else about a run matters."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """What one rule says."""
+    """The result of a rule."""
 
     verdict: str
     sentence: str
     advice: str
     at: int = -1
-    """Index of the evaluation that the sentence is about."""
+    """Index of the evaluation that the sentence refers to."""
     numbers: dict[str, float] = field(default_factory=dict)
     certainty: float = 1.0
-    """At most this confident, however clear the curve: some signs have more than one cause."""
+    """Upper bound for the confidence: some signs have more than one cause."""
 
 
 Rule = Callable[[CurveFeatures], Call | None]
@@ -70,7 +70,7 @@ def not_finite(s: CurveFeatures) -> Call | None:
 
 
 def text_unknown(s: CurveFeatures) -> Call | None:
-    """Most of what the model was given stands for nothing: no curve can say anything about the settings."""
+    """Most tokens are unknown: no curve can say anything about the settings."""
     if s.data.unknown < MAX_UNKNOWN:
         return None
     score = "" if s.data.score is None or not s.count else f"; {words.score(s)}"
@@ -95,12 +95,12 @@ def not_enough(s: CurveFeatures) -> Call | None:
 
 
 def diverging(s: CurveFeatures) -> Call | None:
-    """The training rows themselves got worse: far above chance, or back to it after learning."""
+    """The training rows themselves got worse: far above chance, or back to chance after learning."""
     low = int(np.argmin(s.calm_train_loss))
     lost = s.calm_train_loss[low] < 0.7 and (
         s.tail_train_loss > 0.95 or np.min(s.train_loss[-2:]) > max(1.1, 4 * s.calm_train_loss[low])
     )
-    # A head that starts far off and comes down without a jump is slow, not diverging.
+    # A head that starts far off and improves without a jump is slow, not diverging.
     above = s.tail_train_loss > 1.5 and (rank_correlation(s.train_loss) > -0.6 or s.leap > 0.1)
     if not (lost or above or collapsed(s)):
         return None
@@ -121,12 +121,12 @@ def diverging(s: CurveFeatures) -> Call | None:
 
 
 def rate_too_high(s: CurveFeatures) -> Call | None:
-    """Thrown about above chance: at the end still, or for most of the run until the rate had fallen."""
+    """The loss jumps above chance: at the end, or for most of the run until the rate had fallen."""
     highest = float(np.max(s.eval_loss))
-    # A bend alone looks rough on a short curve: rough is what also turns, or leaps.
+    # On a short curve a bend looks rough, so rough curves must also turn or jump.
     rough = (s.volatility > 0.02 and s.flips > 0.2) or s.leap > 0.05
     steady = s.order < -0.8 and s.leap < 0.1
-    # A curve at chance has two causes that look alike; a rate no one fine-tunes with decides.
+    # A curve at chance has two causes that look alike; an unusual learning rate decides.
     known = (s.data.learning_rate or 0) >= 2e-4
     never = learnt_nothing(s) and (known or (highest > 1.1 and rough and not steady))
     idle = float(np.mean(s.eval_loss[1:] > 0.97))
@@ -150,10 +150,10 @@ def rate_too_high(s: CurveFeatures) -> Call | None:
 
 
 def rate_too_low(s: CurveFeatures) -> Call | None:
-    """Slowly down, the answers as at the start; underfitting has changed some answers for the better."""
+    """A slow fall with unchanged answers; underfitting has improved some answers."""
     short = learnt_nothing(s) and reach(s) < ENOUGH_REACH
-    # Training below chance and evaluation not is the label shares and a few rows by heart, and no matter of the rate;
-    # at a usual rate, a loss that is well below chance needs more steps.
+    # Training below chance but evaluation above means the label shares and memorised rows, whatever the rate. At a
+    # usual rate, a loss clearly below chance needs more steps.
     by_heart = s.tail_train_loss < 0.995 and s.tail_eval_loss > 1.0
     enough = (s.data.learning_rate or 0) >= 1e-5 and (by_heart or s.tail_eval_loss < 0.97)
     creeps = (
@@ -180,7 +180,7 @@ def rate_too_low(s: CurveFeatures) -> Call | None:
 
 
 def beyond_this_model(s: CurveFeatures) -> Call | None:
-    """Nothing is wrong with the training, and neither the model nor a simpler answer gets away from the commonest."""
+    """The training is fine, and neither the model nor a baseline does better than the commonest answer."""
     found = s.data.baselines
     if found is None or s.beats_majority or s.lowest_eval_loss <= 0.9 or above_commonest(found) or labels_to_blame(s):
         return None
@@ -209,7 +209,7 @@ def not_learning(s: CurveFeatures) -> Call | None:
 
 
 def nothing_carries_over(s: CurveFeatures) -> Call | None:
-    """Training fell a little, by heart; neither score nor loss on other rows ever got away from chance."""
+    """Training fell a little by memorising; score and loss on other rows stayed at chance."""
     return _nothing_learnt(s) if not s.beats_majority and s.lowest_eval_loss > 0.9 else None
 
 
@@ -236,10 +236,10 @@ def _nothing_learnt(s: CurveFeatures) -> Call:
 
 
 def label_noise(s: CurveFeatures) -> Call | None:
-    """Learnt by heart in training, and never right elsewhere: labels that the text does not explain."""
+    """The training rows were memorised, and other rows are never right: the text does not explain the labels."""
     if s.beats_majority or not rises_while_training_falls(s) or not labels_to_blame(s):
         return None
-    # Little data overfits too, but has then learnt something first.
+    # Little data overfits too, but has learnt something first.
     if s.lowest_eval_loss < 0.9 or (
         s.lead > 1.2 and s.lowest_eval_loss < 0.985 if s.lead is not None else s.lowest_eval_loss < 0.97
     ):
@@ -261,7 +261,7 @@ def overfitting(s: CurveFeatures) -> Call | None:
     if not rises_while_training_falls(s):
         return None
     lost = score_lost(s)
-    # The score may peak after the loss has turned: it is the score that a model is stopped by.
+    # The score may peak after the loss has turned, and the score decides the best step.
     stop = s.best if s.data.score is None else max(s.best, as_good_as_best(s, s.data.score))
     severe = lost > 2 * s.error
     score = f"{s.data.metric} fell by {words.points(s, lost)}" if severe else f"{s.data.metric} held"
@@ -302,12 +302,12 @@ def _less_overfitting(s: CurveFeatures, stop: int, severe: bool) -> str:
 
 
 def erratic(s: CurveFeatures) -> Call | None:
-    """Up and down by more than noise; a bend that a short curve makes only once is not."""
+    """The loss rises and falls by more than noise; a single bend of a short curve does not count."""
     rises = np.diff(s.eval_loss)
-    # What a few rows move the mean by is not the model's unrest.
+    # Movements of the mean by a few rows do not count.
     leaps = int(np.sum(rises > max(0.15, 2 * s.one_row)))
     least = max(0.08, s.one_row)
-    # One fall from chance to almost nothing is no unrest, however large.
+    # One fall from chance to almost zero is not erratic, however large.
     restless = s.volatility > least and int(np.sum(rises > least)) >= (2 if s.tail_eval_loss < 0.3 else 1)
     if s.flips < 0.4 or s.turns < 2 or not (restless or leaps >= 2):
         return None
@@ -350,7 +350,7 @@ def underfitting(s: CurveFeatures) -> Call | None:
 
 
 def leak(s: CurveFeatures) -> Call | None:
-    """Known overlap, or two losses that all but vanish together: a hint only, for easy data does that too."""
+    """Known overlap, or two losses that almost vanish together: only a hint, because easy data does that too."""
     vanish = s.has_training and s.tail_train_loss < 0.1 and abs(s.tail_eval_loss - s.tail_train_loss) < 0.1
     if not (vanish or overlaps(s)):
         return None
@@ -425,5 +425,5 @@ RULES: tuple[Rule, ...] = (
 
 
 def first_call(s: CurveFeatures) -> Call:
-    """What the first rule that has something to say says; the last one always has."""
+    """Return the result of the first rule that matches; the last one always does."""
     return next(call for rule in RULES if (call := rule(s)) is not None)

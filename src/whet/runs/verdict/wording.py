@@ -1,4 +1,4 @@
-"""How a verdict words its numbers: losses, scores, steps, and the flags with the value to try next."""
+"""Formats a verdict's numbers: losses, scores, steps, and flags with the value to try next."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whet.runs.verdict.baselines import IN_SENTENCES, rivals, rows_in_words
 from whet.runs.verdict.features import CurveFeatures
 
 FEW_UNKNOWN = 0.03
-"""Share of unknown tokens from which on the advice begins with them."""
+"""Share of unknown tokens from which on the advice starts with them."""
 MUCH_UNREAD = 0.05
 """Share of the text from which on the advice ends with it."""
 OTHER_MODEL = "such as --model intfloat/multilingual-e5-small, or a local folder"
@@ -23,17 +23,17 @@ def step(s: CurveFeatures, at: int) -> int:
 
 
 def share(s: CurveFeatures, at: int) -> float:
-    """How much of the run had passed."""
+    """Return the finished share of the run at this evaluation."""
     return step(s, at) / max(step(s, -1), 1)
 
 
 def loss(s: CurveFeatures, value: float) -> str:
-    """An evaluation loss, or a difference of two."""
+    """Format an evaluation loss, or a difference of two."""
     return f"{float(value) * s.data.chance:.3f}"
 
 
 def train_loss(s: CurveFeatures, value: float) -> str:
-    """A loss on the training rows, which may have other label shares."""
+    """Format a loss on the training rows, which may have other label shares."""
     unit = (s.data.chance_training or s.data.chance) if s.has_training else s.data.chance
     return f"{float(value) * unit:.3f}"
 
@@ -43,7 +43,7 @@ def chance(s: CurveFeatures) -> str:
 
 
 def number(s: CurveFeatures, value: float) -> str:
-    """A score of this curve, with its sign turned back where lower is better."""
+    """Format a score of this curve, with its sign restored if lower is better."""
     return score_text(s.data.metric, value if s.data.higher_is_better else -value)
 
 
@@ -76,7 +76,7 @@ def batch(s: CurveFeatures, factor: int) -> str:
 
 
 def partly_unknown(s: CurveFeatures) -> str:
-    """What comes before any other advice where a part of the text is unknown to the model."""
+    """Return advice about unknown text, which precedes any other advice."""
     if s.data.unknown < FEW_UNKNOWN:
         return ""
     return f"{s.data.unknown:.0%} of the tokens are unknown to this model: first try another one, {OTHER_MODEL}. "
@@ -90,7 +90,7 @@ def partly_unread(s: CurveFeatures) -> str:
 
 
 def since(s: CurveFeatures) -> str:
-    """Where the evaluation loss stands at the end, if that is not where it was lowest."""
+    """Describe the evaluation loss at the end, if it is not at its lowest."""
     return "" if s.best == s.count - 1 else f" and is {loss(s, s.eval_loss[-1])} at the end"
 
 
@@ -99,13 +99,13 @@ def rival(found: Baselines, each: dict[str, Any]) -> str:
 
 
 def none_of_them(found: Baselines) -> str:
-    """The baselines that read the text, for a sentence that begins with a "no better than"."""
+    """Name the baselines that read the text, for a sentence that starts with "no better than"."""
     named = [rival(found, each) for each in rivals(found)]
     return f", and neither is {' nor '.join(named)}" if named else ""
 
 
 def interval(found: Baselines) -> str:
-    """Where the model's score lies, and on what."""
+    """Describe the interval of the model's score and its rows."""
     if not found.interval:
         return f"{found.metric} {score_text(found.metric, found.value)} on {rows_in_words(found)}"
     low, high = (score_text(found.metric, edge) for edge in found.interval)
@@ -113,5 +113,5 @@ def interval(found: Baselines) -> str:
 
 
 def left_open(s: CurveFeatures) -> str:
-    """How far a score on so many rows may lie from the true one."""
+    """Describe the possible error of a score on so few rows."""
     return f"{points(s, 2 * s.error)} either way"
