@@ -1,7 +1,6 @@
-"""A model's answers as typed Arrow columns, the same for every piece of a large table.
+"""Predictions as typed Arrow columns, with the same types for every piece of a large table.
 
-Labelling into parts, Ray and Spark add these columns to the rows that they have. Rows without a text stay, and their
-answers are null.
+Labelling into parts, Ray and Spark append these columns. Rows without a text stay, with null predictions.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 def answer_types(task: Task, decisions: Decisions) -> dict[str, Any]:
-    """The columns of the answers and their Arrow types."""
+    """Return the names of the prediction columns and their Arrow types."""
     import pyarrow as pa
 
     label = {"regression": pa.float64(), "multilabel": pa.list_(pa.string())}.get(task.kind, pa.string())
@@ -35,7 +34,7 @@ def answer_types(task: Task, decisions: Decisions) -> dict[str, Any]:
 
 
 def answer_columns(predictor: Predictor, texts: Sequence[Any], *, raw: bool = False) -> tuple[dict[str, Any], int]:
-    """The answers to a column of texts, or to two of pairs; and how many rows have no text."""
+    """Return the predictions for a column of texts, or for two of pairs, and the number of rows without text."""
     import pyarrow as pa
 
     columns = [column.cast(pa.large_string()) for column in texts]
@@ -49,7 +48,7 @@ def answer_columns(predictor: Predictor, texts: Sequence[Any], *, raw: bool = Fa
 
 
 def _present(columns: Sequence[Any]) -> Array:
-    """Where every text of a row has more than white space."""
+    """Return where every text of a row has more than white space."""
     import pyarrow.compute as pc
 
     there = np.ones(len(columns[0]), bool)

@@ -31,19 +31,19 @@ MANIFEST = "manifest.json"
 PART_ROWS = 65_536
 END_BYTES = 65_536
 StepDone = Callable[[int, int], None]
-"""Called with the rows that are done and all rows, after every part."""
+"""Called with the number of finished rows and of all rows, after every part."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a command has done."""
+    """The result of a command."""
 
     rows: int
     parts: int
     found: int
     """Parts that an earlier command had finished."""
     unlabelled: int
-    """Rows without a text, in the parts of this command: their answers are empty."""
+    """Rows without a text in this command's parts; their predictions are empty."""
 
 
 def label_in_parts(
@@ -94,7 +94,7 @@ def _open(source: str, config: DataConfig, scratch: Path) -> tuple[RawSplit, lis
 def _plan(
     predictor: Predictor, split: RawSplit, files: list[Path], config: DataConfig, part_rows: int, raw: bool
 ) -> dict[str, Any]:
-    """What the parts hold and how they were made: two commands with the same plan write the same parts."""
+    """Return the contents of the parts and how they are made: commands with equal plans write equal parts."""
     from whet.data.answer_columns import names_beside
     from whet.data.columns import choose_columns
 
@@ -115,14 +115,14 @@ def _plan(
 
 
 def _end_of(path: Path) -> str:
-    """A sum of the file's end: in Parquet that describes all of it, and a log only grows there."""
+    """Return a checksum of the file's end, which describes all of a Parquet file, and where a log grows."""
     with open(path, "rb") as file:
         file.seek(-min(END_BYTES, path.stat().st_size), os.SEEK_END)
         return hashlib.sha256(file.read()).hexdigest()
 
 
 def _begin(output: Path, plan: dict[str, Any]) -> None:
-    """A new folder, or one with the same plan."""
+    """Create a folder, or open one with the same plan."""
     if (output / MANIFEST).is_file():
         try:
             before = json.loads((output / MANIFEST).read_text(encoding="utf-8"))
@@ -150,7 +150,7 @@ def _write_manifest(output: Path, plan: dict[str, Any]) -> None:
 
 
 def _parts(split: RawSplit, rows: int) -> Iterator[Any]:
-    """Arrow tables of so many rows, the last one with what is left."""
+    """Yield Arrow tables of equal size; the last one has the rest."""
     import pyarrow as pa
 
     held: list[Any] = []
@@ -168,7 +168,7 @@ def _parts(split: RawSplit, rows: int) -> Iterator[Any]:
 
 
 def _write(path: Path, table: Any, answers: dict[str, Any], names: dict[str, str]) -> None:
-    """The part, whole or not at all."""
+    """Write a part by an atomic rename."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

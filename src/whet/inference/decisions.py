@@ -1,4 +1,4 @@
-"""Decide how a model's probabilities are used, on rows that it was not trained on, and read its logits accordingly."""
+"""Fits decisions on rows that the model was not trained on, and applies them to logits."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Decided:
-    """Logits of some rows, read as the decisions say."""
+    """Logits of some rows, turned into answers by the decisions."""
 
     answers: Array
     """Class numbers [rows], 0/1 columns [rows, labels], or numbers [rows]."""
     chances: Array
     """Calibrated probabilities [rows, labels]; for regression the numbers."""
     abstain: Array | None
-    """Which rows to leave to a person; None where nothing was decided."""
+    """Which rows are left unanswered; None without that decision."""
     candidates: list[list[Any]] | None
-    """The conformal set of each row: labels, or low and high of a number."""
+    """The conformal set of each row: labels, or the low and high end of a number."""
 
 
 def read_logits(task: Task, logits: Array, decisions: Decisions) -> Decided:
-    """Labels, chances and sets of these logits."""
+    """Return labels, probabilities and sets for these logits."""
     chances = probabilities(task.kind, _scaled(task.kind, logits, decisions.temperature))
     answers = _answers(task, logits, chances, decisions.thresholds)
     abstain = candidates = None
@@ -59,7 +59,8 @@ def read_logits(task: Task, logits: Array, decisions: Decisions) -> Decided:
 
 
 def confidence_of(kind: str, chances: Array) -> Array:
-    """How sure the model is of a row: of its likeliest label; of several labels, of the least sure one."""
+    """Return the confidence of each row: of its most likely label; with several labels per row, of the least certain
+    one."""
     if kind == "multilabel":
         return np.asarray(np.maximum(chances, 1 - chances).min(axis=1))
     return np.asarray(chances.max(axis=1))
@@ -100,9 +101,10 @@ def decide(
     abstain: float | None = None,
     coverage: float | None = None,
 ) -> Decisions:
-    """Fit the temperature and what is asked for on the run's validation rows, and keep both in its model folder.
+    """Fit the temperature and the requested decisions on the run's validation rows, and write them to its model
+    folder.
 
-    What is not asked for stays as it was decided before.
+    Other decisions stay as they were.
     """
     folder = RunFolder.open(run)
     task, answers = _validation(folder)
@@ -113,7 +115,7 @@ def decide(
     found = dataclasses.replace(
         before, temperature=temperature, calibrated_on={"split": "validation", "rows": len(answers.labels), "why": why}
     )
-    # All of it was chosen on probabilities of one temperature.
+    # All decisions were fitted on probabilities of one temperature.
     wanted = goal or before.goal or None
     if goal is None and before.thresholds and task.kind != "multilabel":
         positive = next(iter(before.thresholds))
@@ -134,7 +136,7 @@ def decide(
 
 
 def clear(run: Path | str) -> Decisions:
-    """Take every decision back but the temperature."""
+    """Remove all decisions but the temperature."""
     folder = RunFolder.open(run)
     before = read_decisions(folder.model)
     found = Decisions(before.temperature, before.calibrated_on)
@@ -143,9 +145,9 @@ def clear(run: Path | str) -> Decisions:
 
 
 def write_decisions(folder: RunFolder, decisions: Decisions) -> None:
-    """Replace whet.json in the run's model folder, and its sum.
+    """Replace whet.json in the run's model folder, and its recorded SHA-256.
 
-    The sum is taken away first: between the two the file is not vouched for, and the model is not called damaged.
+    The SHA-256 is removed first: in between, the file is unverified, and the model does not count as damaged.
     """
     if not folder.model.is_dir():
         raise ArtifactError(f"The run {str(folder.path)!r} has no model yet: it is not finished.")
@@ -206,7 +208,7 @@ def _with_goal(found: Decisions, task: Task, answers: PredictedRows, goal: Goal,
 
 
 def _places(task: Task, positive: str | None) -> list[int]:
-    """The labels that get a threshold: all of several, else the positive one."""
+    """Return the labels that get a threshold: all in a multi-label task, else the positive one."""
     if positive is not None and positive not in task.labels:
         raise UsageError(f"There is no label {positive!r}.", nearest(positive, task.labels))
     if positive is not None and task.kind == "multilabel":

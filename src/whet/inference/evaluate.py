@@ -1,4 +1,4 @@
-"""A saved model against labelled data: scores with intervals, beside a constant answer's."""
+"""Evaluates a saved model on labelled data: scores with intervals, next to a constant answer's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from whet.utils.text import Echo
 def evaluate_model(
     predictor: Predictor, source: Any, config: DataConfig, echo: Echo = lambda line: None
 ) -> dict[str, Any]:
-    """Scores for each labelled split of the source."""
+    """Return the scores for each labelled split of the source."""
     task = predictor.task
     examples = load_examples(source, config, labelled=False, task=task, echo=echo)
     for line in summary_lines(examples.origin):

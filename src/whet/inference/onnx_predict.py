@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 
 class Model:
-    """The folder that `whet export` has written."""
+    """A folder written by `whet export`."""
 
     def __init__(self, folder=Path(__file__).parent, check=True):
         self.about = json.loads((Path(folder) / "model.json").read_text(encoding="utf-8"))
@@ -29,7 +29,7 @@ class Model:
         self.inputs = {given.name for given in self.session.get_inputs()}
 
     def logits(self, rows, batch=32):
-        """[rows, outputs] of texts, or of (text, text); rows of like length are computed together."""
+        """Return [rows, outputs] of texts, or of (text, text); rows of similar length are batched together."""
         tokens = self.tokenizer.encode_batch([tuple(row) if isinstance(row, list) else row for row in rows])
         found = np.zeros((len(rows), self.about["outputs"]), np.float32)
         order = np.argsort([len(row.ids) for row in tokens], kind="stable")
@@ -47,7 +47,7 @@ class Model:
         return found
 
     def predict(self, rows):
-        """A dictionary for each row: label, probabilities, and what was decided with `whet decide`."""
+        """Return a dictionary per row: label, probabilities, and the decisions of `whet decide`."""
         return [self._prediction(row) for row in self.logits(rows).astype(np.float64)]
 
     def _prediction(self, logits):

@@ -25,17 +25,17 @@ CHUNK_ROWS = 1024
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of one text or pair."""
+    """The prediction for one text or pair."""
 
     label: Any
-    """The label's name; a list of names for several labels a row; a number for regression."""
+    """The label's name; a list of names for several labels per row; a number for regression."""
     probability: float | None
-    """Of that label; None for regression."""
+    """The label's probability; None for regression."""
     probabilities: dict[str, float]
     abstain: bool | None = None
-    """Whether to leave the row to a person; None where nothing was decided (`whet decide --abstain`)."""
+    """Whether to leave the row unanswered; None without that decision (`whet decide --abstain`)."""
     candidates: list[Any] | None = None
-    """The labels of the conformal set, likeliest first, or low and high of a number (`whet decide --coverage`)."""
+    """The labels of the conformal set, most likely first, or low and high of a number (`whet decide --coverage`)."""
 
     def __str__(self) -> str:
         """`good 0.973`: the label with its probability, or the number."""
@@ -44,13 +44,13 @@ class Prediction:
         return f"{self.label:.4g}" if self.probability is None else f"{self.label} {self.probability:.3f}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as a dictionary, ready for JSON; without what nothing was decided for."""
+        """Return the same as a dictionary for JSON, without fields of missing decisions."""
         optional = ("abstain", "candidates")
         return {name: value for name, value in vars(self).items() if value is not None or name not in optional}
 
 
 class Predictor:
-    """A model folder (or a run's) that answers. Rows of like length are computed together, inside."""
+    """The model of a folder or run. Rows of similar length are batched together."""
 
     def __init__(
         self, path: Path | str, *, device: str = "auto", precision: str = "auto", trust_remote_code: bool = False
@@ -72,12 +72,12 @@ class Predictor:
                 f"The run {str(folder)!r} has no model yet: it is not finished.", "Run the same command again to go on."
             )
         self.columns: dict[str, str | None] = data.get("columns", {})
-        """The training data's own names of text, pair and label; empty where the folder does not say."""
+        """The column names of text, pair and label in the training data; empty if unknown."""
         self.pairs: bool | None = bool(self.columns.get("pair")) if self.columns else None
-        """Whether it was trained on pairs; None where the folder does not say."""
+        """Whether it was trained on pairs; None if unknown."""
         model, self.tokenizer, self.task = load_saved(folder, trust_remote_code)
         self.decisions = read_decisions(folder)
-        """How probabilities are calibrated and used: what `whet decide` has kept in the model folder."""
+        """The calibration and the decisions that `whet decide` stored in the model folder."""
         if trained is not None and list(self.task.labels) != trained:
             raise ArtifactError(
                 f"{str(folder)!r} has the labels {list(self.task.labels)} and its run was trained on {trained}.",
@@ -93,7 +93,7 @@ class Predictor:
         self._kind = str(model.config.model_type)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies for other processes load the model again from its folder: only the path goes there."""
+        """Pickle only the path: other processes load the model again from its folder."""
         return _loaded, (str(self.path.resolve()), self._made_with)
 
     def unread_line(self) -> str:
@@ -132,32 +132,32 @@ class Predictor:
         return answers[0] if given.single else answers
 
     def refuse_other_kind(self, second: bool, giver: str) -> None:
-        """An error where a model of pairs gets no second text, or one of single texts gets one."""
+        """Raise if a model of pairs gets no second text, or a model of single texts gets one."""
         if self.pairs is not None and self.pairs != second:
             was, lacks = ("pairs", "no second text") if self.pairs else ("single texts", "a second text")
             raise UsageError(f"The model was trained on {was}, and {giver} {lacks}.", "Give what it was trained on.")
 
     def fingerprint(self) -> str:
-        """A sum that changes with the weights, the tokenizer and the decisions."""
+        """Return a checksum of the weights, the tokenizer and the decisions."""
         folder = self.path / "model" if (self.path / "model").is_dir() else self.path
         names = sorted(path.name for path in folder.iterdir() if path.is_file() and path.suffix != ".md")
         return hashlib.sha256("".join(f"{name} {sum_of(folder / name)}\n" for name in names).encode()).hexdigest()
 
     def predict_table(self, table: Any) -> Any:
-        """The same kind of table with what the model says behind its columns: label, probability, and one a label.
+        """Return the same kind of table with the predictions appended: label, probability, and one column per label.
 
-        A column that the table has already keeps its name and content; the new one is called `predicted`.
+        An existing column keeps its name and content; the new one is called `predicted`.
         """
         from whet.data.answer_columns import with_answers
 
         return with_answers(table, self.predict(table))
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Array:
-        """float32 [rows, outputs]. Several threads may call it; they take turns with the model.
+        """Return float32 [rows, outputs]. Threads may share it; they take turns with the model.
 
         The next rows are tokenized while the model computes these.
         """
-        if len(texts) <= CHUNK_ROWS:  # no thread for one text: starting it would take longer than tokenizing
+        if len(texts) <= CHUNK_ROWS:  # no thread for one text: starting it takes longer than tokenizing
             return self._compute(self._tokens(texts, pairs, 0))
         from whet.utils.background import BackgroundTasks
 
@@ -173,8 +173,8 @@ class Predictor:
     def _compute(self, tokens: Tokens) -> Array:
         from whet.engine.logits import compute_logits, tokens_per_batch
 
-        # A packed forward pass changes the model's configuration while it runs, and a captured one has one place for
-        # its input: two at a time would read each other's rows. One pass has all cores anyway.
+        # A packed forward pass changes the model's configuration while it runs, and a captured one has a single input
+        # buffer, so two at a time would mix their rows. One pass uses all cores anyway.
         with self._turn:
             return compute_logits(
                 self.network,
@@ -189,7 +189,7 @@ class Predictor:
         return self._tokenize(texts[start:end], None if pairs is None else pairs[start:end])
 
     def decode(self, logits: Array, *, raw: bool = False) -> Iterator[Prediction]:
-        """Logits as labels and calibrated probabilities, as it was decided; `raw` leaves the calibration out."""
+        """Turn logits into labels and calibrated probabilities by the decisions; `raw` leaves the calibration out."""
         from whet.inference.decisions import read_logits
         from whet.metrics.scores import probabilities
 

@@ -1,4 +1,4 @@
-"""How a model would read the examples, from a sample of their rows: for `whet check`, which trains nothing."""
+"""Shows how a model would tokenize the examples, from a sample of rows: for `whet check`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from whet.data.tokens.table import tokens_of
 
 SAMPLE_ROWS = 2000
 SAMPLE_BYTES = 4_000_000
-"""So much of a split is tokenized: a tenth of a second."""
+"""The size of the sample per split; tokenizing it takes 0.1 s."""
 
 
 def as_read(report: Audit, examples: Examples, config: ModelConfig) -> Audit:
-    """The audit with what the tokenizer of this model makes of a sample.
+    """Return the audit with the tokenizer's findings about a sample.
 
-    A model on this machine is asked without transformers. The default model is asked only where it is on this machine;
-    one that was chosen is loaded as training would.
+    The tokenizer of a local model is read without transformers. The default model is used only if it is local; a
+    chosen one is loaded as for training.
     """
     from whet.models.pretrained import find_model, length_limit
 
@@ -58,7 +58,7 @@ def _loaded(config: ModelConfig) -> tuple[Any, Any]:
 
 
 def _sample(split: SplitRows) -> SplitRows:
-    """Rows from all over the split, as many as the bounds allow, and at least one."""
+    """Return rows from the whole split, as many as the limits allow, and at least one."""
     import pyarrow.compute as pc
 
     rows = np.unique(np.linspace(0, len(split) - 1, min(SAMPLE_ROWS, len(split))).astype(np.int64))

@@ -1,1 +1,2 @@
-"""`whet serve`: a model behind HTTP. `server.serve` starts it; requests go through `app`, `requests` and `batching`."""
+"""`whet serve`: a model behind HTTP. `server.serve` starts it; requests pass through `app`, `requests` and
+`batching`."""

@@ -1,4 +1,4 @@
-"""The ASGI application of `whet serve`: who may ask what, and what each address answers."""
+"""The ASGI application of `whet serve`: access control and the response of each address."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ if TYPE_CHECKING:
 Send = Callable[[Any], Awaitable[None]]
 KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html; charset=utf-8"}
 FEW_ROWS = 64
-"""So many are put into words on the event loop; more of them on a thread, while others are answered."""
+"""Up to this many rows are formatted on the event loop; more on a thread, while others are answered."""
 LARGE_BODY = 64_000
 LINGER_BYTES, LINGER_SECONDS = 16_000_000, 2.0
-"""What is still read of a refused request, so that its client reads the refusal and no broken connection."""
+"""How much of a refused request is still read, so that its client sees the refusal instead of a broken connection."""
 OPEN_TO_ALL = ("/", "/health", "/ready", "/openapi.json")
 
 
 @dataclass(frozen=True)
 class RequestGuard:
-    """Who is let in."""
+    """Decides which requests are answered."""
 
     hosts: frozenset[bytes]
-    """Values of the Host header that are answered; those of the list without a port stand for every port."""
+    """Accepted values of the Host header; those without a port match every port."""
     token: bytes | None = None
 
     def check(self, path: str, headers: Headers) -> None:
-        """Raise a Problem for a strange Host, another Origin or a missing token."""
-        if path not in ("/health", "/ready"):  # a cluster asks for these by an address of its own
+        """Raise a Problem for an unknown Host, another Origin or a missing token."""
+        if path not in ("/health", "/ready"):  # a cluster requests these by its own address
             named = [value.lower() for name, value in headers if name == b"host"]
             if len(named) != 1 or not self._knows(named[0]):
                 raise Problem(400, "The Host header names another server; see --allow-host.", close=True)
@@ -76,7 +76,7 @@ class RequestGuard:
 
 @dataclass
 class Answer:
-    """A status, a body and its type."""
+    """Status, body and media type of a response."""
 
     body: bytes
     kind: str = "application/json"
@@ -86,7 +86,7 @@ class Answer:
 
 
 class App:
-    """Answers HTTP. It listens before its model is loaded; `open` makes it ready, `drain` unready again."""
+    """Answers HTTP. It listens before its model is loaded; `open` makes it ready, `drain` not ready again."""
 
     def __init__(self, guard: RequestGuard, limits: Limits) -> None:
         self.guard, self.limits = guard, limits
@@ -110,7 +110,7 @@ class App:
         }
 
     def open(self, predictor: Predictor, batcher: Batcher) -> None:
-        """The model is there: answer from now on."""
+        """The model is loaded: answer from now on."""
         self.predictor, self.batcher = predictor, batcher
 
     @property
@@ -137,7 +137,7 @@ class App:
             self.counters.requests[path if known else "other", answer.status] += 1
             await self._send(answer, receive, send, with_body=scope["method"] != "HEAD")
         except OSError:
-            pass  # the client went away while it was answered
+            pass  # the client left before the response
         finally:
             self.counters.open -= 1
 
@@ -243,7 +243,7 @@ class App:
         return Answer(text.encode(), "text/plain; version=0.0.4; charset=utf-8")
 
     async def _openapi(self, headers: Headers, receive: Receive) -> Answer:
-        # Labels are of the model: whoever has no token is not told them.
+        # The model's labels are shown only to clients with a token.
         known = self.predictor if self.guard.token is None else None
         labels, pairs = (known.task.labels, known.pairs) if known else ((), None)
         has_token = self.guard.token is not None
@@ -260,13 +260,13 @@ class App:
 
 
 async def _disconnect(receive: Receive) -> None:
-    """Ends when the client has gone."""
+    """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def _read_the_rest(receive: Receive) -> None:
-    """Read some more of a refused request: a client that still sends would miss the answer otherwise."""
+    """Read a little more of a refused request: a client that is still sending would miss the response."""
     left = LINGER_BYTES
     try:
         async with asyncio.timeout(LINGER_SECONDS):
@@ -280,7 +280,7 @@ async def _read_the_rest(receive: Receive) -> None:
 
 
 def _json(content: Any) -> bytes:
-    # Escapes are ASCII: a label may hold what UTF-8 cannot.
+    # Escapes are ASCII: a label may hold what UTF-8 cannot encode.
     return json.dumps(content, separators=(",", ":")).encode("ascii")
 
 
@@ -289,7 +289,7 @@ def _own_asset(name: str) -> bytes:
 
 
 def _report(error: Exception) -> None:
-    """A fault of ours, on stderr: its place in the code, and nothing of the request."""
+    """Report an internal error on stderr: its place in the code, and nothing of the request."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{Path(last.filename).name}:{last.lineno} in {last.name}"
     print(f"whet serve: a request failed: {type(error).__name__} at {where}", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""Rows of many requests, computed together: a bounded queue and one thread that empties it.
+"""Computes the rows of many requests together, with a bounded queue and one thread.
 
-A batch takes a part of each request in turn, so a request of thousands of rows does not keep one text waiting. While a
-batch is computed the next one collects; the thread lingers for more only if the batch before held several requests.
+A batch takes a part of each request in turn, so a request of thousands of rows does not block a single text. While a
+batch is computed, the next one fills. The thread waits for more rows only if the previous batch had several requests.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from whet.errors import WhetError
 
 Array = np.ndarray[Any, Any]
 Compute = Callable[[list[str], list[str] | None], Array]
-"""Texts, and their pairs where there are any, to logits [rows, outputs]."""
+"""Maps texts, with pairs if there are any, to logits [rows, outputs]."""
 
 LINGER_SECONDS = 0.003
 PART_ROWS = 64
-"""The most rows that one request has in a batch while others wait."""
+"""The largest number of rows of one request in a batch while others wait."""
 
 
 class QueueFull(WhetError):
-    """More rows wait than may; try again later."""
+    """Too many rows are waiting; try again later."""
 
 
 class DeadlinePassed(WhetError):
-    """The deadline of a request came before its rows were computed."""
+    """The deadline of a request passed before its rows were computed."""
 
 
 @dataclass(eq=False)
@@ -52,14 +52,14 @@ class Request:
         return len(self.texts) - self.taken
 
     def settle(self, result: Array | BaseException) -> None:
-        """Give the client its answer, unless it has left."""
+        """Give the client its result, unless it has left."""
         try:
             if isinstance(result, BaseException):
                 self.logits.set_exception(result)
             else:
                 self.logits.set_result(result)
         except InvalidStateError:
-            pass  # cancelled meanwhile
+            pass  # cancelled in the meantime
 
 
 Part = tuple[Request, int, int]
@@ -72,7 +72,7 @@ class Batcher:
     def __init__(
         self, compute: Compute, *, most_waiting: int = 16_384, batch_rows: int = 512, batch_characters: int = 8192
     ) -> None:
-        """`most_waiting`: rows in the queue; a batch ends at `batch_rows` or before `batch_characters`."""
+        """`most_waiting` limits the rows in the queue; a batch ends at `batch_rows` or before `batch_characters`."""
         self._compute = compute
         self._most_waiting, self._batch_rows, self._batch_characters = most_waiting, batch_rows, batch_characters
         self._changed = threading.Condition()
@@ -81,7 +81,7 @@ class Batcher:
         self._closing = False
         self._together = 0
         self.batch_sizes: dict[int, int] = {}
-        """How many batches had at most 1, 2, 4, 8 … rows."""
+        """Number of batches with at most 1, 2, 4, 8 … rows."""
         self.batches = self.rows = 0
         self._thread = threading.Thread(target=self._run, name="whet-batches", daemon=True)
         self._thread.start()
@@ -92,7 +92,8 @@ class Batcher:
         return self._waiting
 
     def submit(self, texts: Sequence[str], pairs: Sequence[str] | None, seconds: float) -> Future[Array]:
-        """Logits of these rows, or TooLate after so many seconds; QueueFull if there is no room for them."""
+        """Return the logits of these rows, or DeadlinePassed after so many seconds; raise QueueFull if there is no
+        room."""
         request = Request(texts, pairs, time.monotonic() + seconds)
         with self._changed:
             if self._closing or self._waiting + len(texts) > self._most_waiting:
@@ -103,7 +104,7 @@ class Batcher:
         return request.logits
 
     def close(self) -> None:
-        """Compute what waits, take nothing more, and end the thread."""
+        """Compute the waiting rows, take no more, and end the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -114,7 +115,7 @@ class Batcher:
             self._answer(parts)
 
     def _take(self) -> list[Part]:
-        """The next batch; an empty one where the queue is closed and empty."""
+        """Return the next batch; an empty one if the queue is closed and empty."""
         with self._changed:
             while True:
                 while not self._queue and not self._closing:
@@ -125,7 +126,7 @@ class Batcher:
                     return parts
 
     def _linger(self) -> None:
-        """Clients that were answered together ask again together: wait a moment for as many as last time."""
+        """Clients that were answered together send again together: wait shortly for as many as last time."""
         until = time.monotonic() + LINGER_SECONDS
         while 0 < len(self._queue) < self._together and not self._closing:
             remaining = until - time.monotonic()
@@ -148,7 +149,7 @@ class Batcher:
             limit = min(len(request.texts), start + min(PART_ROWS, self._batch_rows - rows))
             while stop < limit:
                 size = len(request.texts[stop]) + (len(request.pairs[stop]) if request.pairs else 0)
-                first = not parts and stop == start  # always taken, however long
+                first = not parts and stop == start  # always taken, whatever its length
                 if not first and characters + size > self._batch_characters:
                     break
                 characters, stop = characters + size, stop + 1
@@ -166,7 +167,7 @@ class Batcher:
         return parts
 
     def _given_up(self, request: Request, now: float) -> bool:
-        """Whether nobody waits for it any more; then its rows leave the queue."""
+        """Return whether no client waits for the request any more; then its rows leave the queue."""
         if not request.logits.done() and now < request.deadline:
             return False
         self._waiting -= request.left
@@ -178,7 +179,7 @@ class Batcher:
         try:
             found = self._logits(parts)
         except Exception as error:
-            if len(parts) > 1:  # what is wrong with one request is not told to the others
+            if len(parts) > 1:  # an error of one request does not reach the others
                 for part in parts:
                     self._answer([part])
             else:

@@ -1,4 +1,4 @@
-"""What the server counts, in the text format of Prometheus. Only the event loop's thread writes here."""
+"""Counters of the server in Prometheus' text format. Only the event loop's thread writes them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Counters:
-    """Requests by path and status, rows answered, seconds of /predict."""
+    """Requests by path and status, predicted rows, seconds of /predict."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
         self.open = 0
-        """Requests that are being answered."""
+        """Requests in progress."""
         self._durations = [0] * (len(SECONDS) + 1)
         self._seconds = 0.0
 
     def predicted(self, seconds: float) -> None:
-        """Note how long a request of /predict took, from its first byte to its answer."""
+        """Add the duration of a /predict request, from its first byte to its response."""
         self._durations[bisect_left(SECONDS, seconds)] += 1
         self._seconds += seconds
 
     def text(self, batcher: Batcher | None, ready: bool) -> str:
-        """Everything, one metric after another."""
+        """Return all metrics."""
         lines = [
             *_metric("whet_ready", "gauge", "1 if requests are answered.", [("", int(ready))]),
             *_metric("whet_requests_open", "gauge", "Requests that are being answered.", [("", self.open)]),
@@ -65,7 +65,7 @@ def _metric(name: str, kind: str, meaning: str, values: Iterable[tuple[str, floa
 
 
 def _histogram(name: str, meaning: str, bounds: Iterable[float], counts: list[int], total: float) -> list[str]:
-    """Counts of each bound alone become counts up to each bound, as Prometheus wants them."""
+    """Turn the counts of single buckets into cumulative ones, as Prometheus expects."""
     lines, below = [f"# HELP {name} {meaning}", f"# TYPE {name} histogram"], 0
     for bound, count in zip(bounds, counts, strict=False):
         below += count

@@ -1,4 +1,4 @@
-"""The description of the server's own addresses, as OpenAPI 3.1."""
+"""Describes the server's addresses as OpenAPI 3.1."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PROBLEMS = {
 
 
 def describe(version: str, limits: Limits, labels: tuple[str, ...], pairs: bool | None, token: bool) -> dict[str, Any]:
-    """The document for this model and these limits."""
+    """Return the document for this model and these limits."""
     text = {"type": "string", "minLength": 1, "maxLength": limits.characters}
     pair = {"type": "array", "items": text, "minItems": 2, "maxItems": 2}
     row = {True: pair, False: text, None: {"oneOf": [text, pair]}}[pairs]

@@ -1,4 +1,4 @@
-"""From the bytes of a request to rows, and what a request may not be: every refusal is a Problem."""
+"""Parses requests into rows; every invalid one raises a Problem."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FIELDS = ("inputs", "raw", "deadline_seconds")
 
 
 class Problem(Exception):
-    """An answer with a status of 4xx or 5xx, as RFC 9457 writes it. It never holds a text of the request."""
+    """A response with a status of 4xx or 5xx in the format of RFC 9457. It never contains a text of the request."""
 
     def __init__(self, status: int, detail: str, *, headers: dict[str, str] | None = None, close: bool = False) -> None:
         super().__init__(detail)
         self.status, self.detail, self.headers, self.close = status, detail, headers or {}, close
-        """`close`: the rest of the request is not worth reading."""
+        """`close`: the rest of the request is not read."""
 
     def body(self) -> bytes:
         title = HTTPStatus(self.status).phrase
@@ -32,22 +32,22 @@ class Problem(Exception):
 
 
 def busy(detail: str) -> Problem:
-    """Overload: the client should come again in a moment."""
+    """Overload: the client should try again shortly."""
     return Problem(503, detail, headers={"retry-after": "1"})
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may cost."""
+    """Limits for one request."""
 
     body_bytes: int = 4_000_000
     rows: int = 4096
     characters: int = 100_000
-    """Of one input, both texts together. What is beyond the model's own length is cut, as in training."""
+    """Characters of one input, both texts together. Text beyond the model's length is cut, as in training."""
     read_seconds: float = 15.0
-    """Until the whole request has arrived."""
+    """Time until the whole request has arrived."""
     deadline_seconds: float = 30.0
-    """Until it is answered."""
+    """Time until it is answered."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ class PredictRequest:
     texts: list[str]
     pairs: list[str] | None
     raw: bool
-    """Probabilities without calibration."""
+    """Whether probabilities are uncalibrated."""
     seconds: float
-    """To answer in."""
+    """Time limit for the response."""
 
 
 @dataclass
 class BodyMemory:
-    """Bytes of bodies in memory, over all requests."""
+    """Memory of all request bodies, in bytes."""
 
     most: int
     now: int = field(default=0)
@@ -76,7 +76,7 @@ class BodyMemory:
 
 
 def check_head(headers: Headers, limits: Limits) -> None:
-    """What can be refused before anything of the body is read."""
+    """Refuse a request by its headers, before its body is read."""
     kind = header(headers, b"content-type").split(b";")[0].strip().lower()
     if kind != b"application/json":
         raise Problem(415, "Send JSON, with the header Content-Type: application/json.", close=True)
@@ -88,16 +88,16 @@ def check_head(headers: Headers, limits: Limits) -> None:
 
 
 def header(headers: Headers, name: bytes) -> bytes:
-    """The first header of that name, or nothing."""
+    """Return the first header of that name, or None."""
     return next((value for key, value in headers if key == name), b"")
 
 
 class Disconnected(Exception):
-    """The client went away before its request was complete."""
+    """The client disconnected before its request was complete."""
 
 
 async def read_body(receive: Receive, limits: Limits, held: BodyMemory, kept: list[int]) -> bytes:
-    """The whole body; what it takes of `held` is noted in `kept`, for the caller to give back."""
+    """Return the whole body; the bytes taken from `held` are added to `kept`, for the caller to return."""
     import asyncio
 
     body = bytearray()
@@ -125,7 +125,7 @@ def _too_large(limits: Limits) -> Problem:
 
 
 def parse(body: bytes, limits: Limits, pairs: bool | None) -> PredictRequest:
-    """The rows of a body. `pairs`: whether the model reads pairs; None where nobody knows."""
+    """Return the rows of a body. `pairs` is whether the model reads pairs; None if unknown."""
     content = _json(body)
     if not isinstance(content, dict):
         raise Problem(422, 'Send an object: {"inputs": ["a text", "another one"]}.')
@@ -165,7 +165,7 @@ def _json(body: bytes) -> Any:
 
 
 def _texts(inputs: list[Any], limits: Limits, pairs: bool | None) -> list[list[str]]:
-    """One column, or two."""
+    """Return one or two columns of texts."""
     if pairs is None:
         pairs = bool(inputs) and isinstance(inputs[0], list)
     columns: list[list[str]] = [[], []] if pairs else [[]]

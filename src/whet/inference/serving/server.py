@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 USUAL_PORT = 8789
 CONNECTIONS = 1000
 HEAD_SECONDS = 10.0
-"""Until the head of a request has arrived, and until a connection without one is closed."""
+"""Time until the headers of a request have arrived, and until a connection without any is closed."""
 LEAVING_SECONDS = 0.5
-"""Between being told to stop and closing the door: clients are still answered, and told to connect elsewhere."""
+"""Time between the signal to stop and closing the socket: clients are still answered, and told to connect elsewhere."""
 SHORTEST_TOKEN = 16
 WARM_UP = ("A short text.", "A somewhat longer text, of a few more words than the other one has.")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to serve a model."""
+    """The settings of a server."""
 
     host: str = LOOPBACK
     port: int = USUAL_PORT
@@ -55,13 +55,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class ModelServer(Server):
-    """A model that is being served."""
+    """A running model server."""
 
     app: App
 
 
 def serve(path: Path | str, settings: Settings) -> ModelServer:
-    """Listen, load the model, and return when it answers."""
+    """Listen, load the model, and return when it is ready."""
     guard = make_guard(settings)
     listening = listen(settings.port, settings.host)
     apps: list[App] = []
@@ -70,7 +70,7 @@ def serve(path: Path | str, settings: Settings) -> ModelServer:
         apps.append(App(_with_port(guard, settings, port), settings.limits))
         return apps[0]
 
-    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # it logs a line for each broken request
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # it logs a line per broken request
     running = run_in_background(
         make_app,
         listening,
@@ -98,7 +98,7 @@ def serve(path: Path | str, settings: Settings) -> ModelServer:
 
 
 def _loaded(path: Path | str, settings: Settings) -> tuple[Predictor, Batcher]:
-    """The model, which has answered once: the first forward pass takes much longer than those after it."""
+    """Return the model after a first prediction: the first forward pass takes much longer."""
     from whet.engine.logits import tokens_per_batch
     from whet.inference.predictor import Predictor
 
@@ -116,22 +116,22 @@ def _loaded(path: Path | str, settings: Settings) -> tuple[Predictor, Batcher]:
     batcher = Batcher(
         predictor.logits,
         most_waiting=settings.queue_rows,
-        batch_characters=4 * tokens_per_batch(predictor.hardware.device),  # English has about four a token
+        batch_characters=4 * tokens_per_batch(predictor.hardware.device),  # English has about four per token
     )
     return predictor, batcher
 
 
 def _drain(app: App) -> None:
-    """Not ready any more, but answering: who asks for /ready first has time to notice."""
+    """Stay available but not ready, so that clients of /ready notice in time."""
     app.draining = True
     time.sleep(LEAVING_SECONDS)
 
 
-# Who may ask ---------------------------------------------------------------------------------------
+# Access control ------------------------------------------------------------------------------------
 
 
 def make_guard(settings: Settings) -> RequestGuard:
-    """Tokens and names; refuses to be open to a network without a token."""
+    """Return the accepted tokens and hosts; raise if the server would be open to a network without a token."""
     token = _token(settings.token_file) if settings.token_file is not None else None
     if token is None and not is_loopback(settings.host):
         raise UsageError(
@@ -147,13 +147,13 @@ def _with_port(guard: RequestGuard, settings: Settings, port: int) -> RequestGua
     if port == 80:
         hosts |= set(own)
     if not is_loopback(settings.host):
-        # A container or a proxy may show another port than the one that is listened on.
+        # A container or proxy may show another port than the one listened on.
         hosts |= {settings.host.lower(), f"[{settings.host.lower()}]", socket.gethostname().lower(), *own}
     return RequestGuard(frozenset(name.encode() for name in hosts), guard.token)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect there."""
+    """Return whether only this machine can connect."""
     if host == "localhost":
         return True
     try:
@@ -180,7 +180,7 @@ def _token(path: Path) -> bytes:
 
 
 def _protocol() -> Any:
-    """uvicorn's HTTP/1.1, with a limit on the time until the head of a request is complete."""
+    """Return uvicorn's HTTP/1.1 protocol with a time limit for the headers of a request."""
     try:
         from uvicorn.protocols.http.h11_impl import H11Protocol
     except ImportError:
