@@ -1,4 +1,4 @@
-"""Batches of rows with a model's answers behind their own columns: what Ray Data and Spark call in their workers."""
+"""Appends a model's predictions to batches of rows: used by the workers of Ray Data and Spark."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from whet.inference.predictor import Predictor
 
 
 class BatchLabeller:
-    """Loads a run's model once; every batch comes back as the kind of table that it was.
+    """Loads a run's model once; every batch is returned as the same kind of table.
 
-    Batches are Arrow tables, DataFrames or dictionaries of arrays. Rows without a text stay, with empty answers.
+    Batches are Arrow tables, DataFrames or dictionaries of arrays. Rows without a text stay, with empty predictions.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class BatchLabeller:
         self.texts = tuple(name for name in named if name is not None)
         self.model.refuse_other_kind(len(self.texts) == 2, "was given")
         self.types = answer_types(self.model.task, self.model.decisions)
-        """The columns of the answers and their Arrow types."""
+        """The prediction columns and their Arrow types."""
 
     def names(self, columns: list[str]) -> dict[str, str]:
-        """What the answers are called behind these columns."""
+        """Return the names of the prediction columns next to these columns."""
         return names_beside(list(self.types), columns)
 
     def __call__(self, batch: Any) -> Any:
-        """The batch with the answers."""
+        """Return the batch with the predictions."""
         columns = columns_of(batch)
         answers, _ = answer_columns(self.model, self._texts(batch, columns), raw=self.raw)
         added = {other: answers[name] for name, other in self.names(columns).items()}
@@ -54,7 +54,7 @@ class BatchLabeller:
         return joined(batch, added)
 
     def _texts(self, batch: Any, columns: list[str]) -> list[Any]:
-        """The columns of texts as Arrow arrays."""
+        """Return the text columns as Arrow arrays."""
         import pyarrow as pa
 
         found = []
@@ -63,7 +63,7 @@ class BatchLabeller:
             split = read_object(batch.select([name]) if hasattr(batch, "select") else {name: batch[name]})
             kind = split.schema.field(name).type
             if not split.rows:
-                kind = pa.string()  # an empty column has whatever type its library gives it
+                kind = pa.string()  # the type of an empty column depends on its library
             elif column_kind(kind) != "text" and not pa.types.is_null(kind):
                 raise DataError(f"The column {name!r} holds values of the type {kind}, not texts.")
             pieces = [each.column(0) for each in split.read([name]) if len(each)]
@@ -72,7 +72,7 @@ class BatchLabeller:
 
 
 def column_of(wanted: str, columns: list[str]) -> str:
-    """The column that is meant, as the table spells it."""
+    """Return the requested column in the table's spelling."""
     if (name := own_name(wanted, columns)) is None:
         raise DataError(f"There is no column {wanted!r}: there are {shortened_list(columns)}.", "Name it: text='…'.")
     return name

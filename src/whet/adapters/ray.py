@@ -13,8 +13,8 @@ from whet.adapters.batches import BatchLabeller
 
 
 class Predictor(BatchLabeller):
-    """What `map_batches` takes: each worker loads the model once, and Ray starts again a worker that died.
+    """The class for `map_batches`: each worker loads the model once, and Ray restarts a worker that died.
 
-    The settings go in `fn_constructor_kwargs`: `text` and `pair` name the columns where they are not those of the
-    training data; `raw`, `device`, `precision` and `trust_remote_code` are as in `whet.load`.
+    Settings are passed in `fn_constructor_kwargs`: `text` and `pair` name the columns if they differ from the
+    training data's; `raw`, `device`, `precision` and `trust_remote_code` are as in `whet.load`.
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 OWN = ("source", "text", "pair", "label", "task", "label_delimiter", "validation", "test")
-"""Settings that X and y already say."""
+"""Settings that X and y replace."""
 
 
 class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -41,13 +41,13 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.__dict__.update(settings)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The settings that were given."""
+        """Return the given settings."""
         return {
             name: value for name, value in vars(self).items() if not name.startswith("_") and not name.endswith("_")
         }
 
     def set_params(self, **settings: Any) -> Self:
-        """Change settings; those that `whet.fit` does not know are refused."""
+        """Change settings; unknown ones raise."""
         known = (SETTINGS.keys() | SHORT_NAMES.keys()) - set(OWN)
         for name in settings:
             if name not in known:
@@ -56,11 +56,11 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Train on texts, or pairs of texts, and one label a row."""
+        """Train on texts, or pairs of texts, with one label per row."""
         from whet.api import fit
 
         settings = self.get_params()
-        TextClassifier().set_params(**settings)  # a misspelt name in the constructor is told here
+        TextClassifier().set_params(**settings)  # reports a misspelt name in the constructor
         given, labels = _texts(X), _labels(y)
         if len(labels) != len(given.first):
             raise UsageError(f"There are {len(given.first)} texts and {len(labels)} labels.", "Give one label a text.")
@@ -73,14 +73,14 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             columns["pair"] = given.second
             settings["pair"] = "pair"
         self._use_folder(settings)
-        settings.setdefault("test_share", 0.0)  # who calls fit keeps test rows aside
+        settings.setdefault("test_share", 0.0)  # callers of fit keep their own test rows
         task = "binary" if len(self.classes_) == 2 else "multiclass"
         fit(columns, text="text", label="label", task=task, **settings)
         self._predictor: Predictor | None = None
         return self
 
     def predict(self, X: Any) -> Array:
-        """The class of each row."""
+        """Return the class of each row."""
         from whet.inference.decisions import read_logits
 
         model = self._model()
@@ -91,7 +91,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(self.classes_[back[read.answers]])
 
     def predict_proba(self, X: Any) -> Array:
-        """Calibrated probabilities, a column for each of `classes_`."""
+        """Return calibrated probabilities, one column per entry of `classes_`."""
         from whet.inference.decisions import read_logits
 
         model = self._model()
@@ -119,7 +119,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _use_folder(self, settings: dict[str, Any]) -> None:
         if (remove := self.__dict__.pop("_remove", None)) is not None:
-            remove()  # the run of the fit before
+            remove()  # the run of an earlier fit
         if settings.get("run"):
             self.run_ = Path(settings["run"])
             return
@@ -145,7 +145,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _texts(X: Any) -> GivenTexts:
-    """A column of texts, or two."""
+    """Return one or two columns of texts."""
     if hasattr(X, "iloc") and getattr(X, "ndim", 1) == 2:
         X = [X.iloc[:, place].tolist() for place in range(X.shape[1])]
     elif isinstance(X, np.ndarray) and X.ndim == 2:
@@ -162,7 +162,7 @@ def _texts(X: Any) -> GivenTexts:
 
 def _labels(y: Any) -> Array:
     if y is None:
-        raise ValueError("requires y to be passed, but the target y is None")  # as scikit-learn's own classifiers say
+        raise ValueError("requires y to be passed, but the target y is None")  # as in scikit-learn's own classifiers
     labels = np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -176,7 +176,7 @@ def _labels(y: Any) -> Array:
 
 
 def _names(classes: Array) -> list[str]:
-    """The classes as the names of labels: as they are written where that tells them apart."""
+    """Return the classes as label names, in their own spelling if that is unique."""
     names = [str(label) for label in classes.tolist()]
     plain = {name.strip() for name in names}
     return names if len(plain) == len(names) and plain == set(names) and "" not in plain else _numbered(names)

@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PredictUdf:
-    """A function for `mapInPandas`. Only these settings travel to the workers; each loads the model there, once."""
+    """A function for `mapInPandas`. Only these settings are sent to the workers; each loads the model once."""
 
     run: str
     model: str
-    """The sum of the model that was there when the function was made."""
+    """The checksum of the model when the function was made."""
     settings: tuple[tuple[str, Any], ...]
     texts: tuple[str, ...]
     answers: tuple[tuple[str, Any], ...] = field(compare=False)
-    """The columns of the answers and their Arrow types."""
+    """The prediction columns and their Arrow types."""
 
     def schema(self, frame: Any) -> Any:
-        """What `mapInPandas` asks for: the columns of a DataFrame with those of the answers behind them."""
+        """Return the schema for `mapInPandas`: the columns of a DataFrame and those of the predictions."""
         from pyspark.sql.pandas.types import from_arrow_type
         from pyspark.sql.types import StructField, StructType
 
@@ -39,14 +39,14 @@ class PredictUdf:
         from whet.data.answer_columns import names_beside
 
         for name in self.texts:
-            column_of(name, frame.columns)  # a missing one is told before Spark starts anything
+            column_of(name, frame.columns)  # a missing column raises before Spark starts
         types = dict(self.answers)
         names = names_beside(list(types), frame.columns)
         added = [StructField(names[name], from_arrow_type(kind)) for name, kind in types.items()]
         return StructType([*frame.schema.fields, *added])
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The rows of a partition with the answers behind their own columns."""
+        """Yield the rows of a partition with the predictions appended."""
         labeller = _loaded_once(self)
         for batch in batches:
             yield labeller(batch)
@@ -62,11 +62,11 @@ def predict_udf(
     precision: str = "auto",
     trust_remote_code: bool = False,
 ) -> PredictUdf:
-    """The function that labels the rows of a partition, for `mapInPandas`.
+    """Return the function that labels the rows of a partition, for `mapInPandas`.
 
-    `run` is a folder that every worker finds at the same place. It is loaded here too, so that a mistake is told
-    before Spark starts anything. `text` and `pair` name columns where they are not those of the training data; the
-    other settings are as in `whet.load`.
+    `run` is a folder with the same path on every worker. It is also loaded here, so that mistakes show before Spark
+    starts. `text` and `pair` name columns if they differ from the training data's; the other settings are as in
+    `whet.load`.
     """
     from whet.adapters.batches import BatchLabeller
 
@@ -81,7 +81,7 @@ def predict_udf(
 
 @lru_cache(maxsize=1)
 def _loaded_once(wanted: PredictUdf) -> BatchLabeller:
-    """A worker serves many partitions, one after the other; the model is loaded for the first."""
+    """A worker computes many partitions, one after the other; it loads the model for the first."""
     from whet.adapters.batches import BatchLabeller
 
     found = BatchLabeller(wanted.run, **dict(wanted.settings))
