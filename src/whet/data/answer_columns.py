@@ -1,4 +1,4 @@
-"""What a model says of each row as columns, and a table with these columns behind its own."""
+"""Turns predictions into columns, and appends them to a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from whet.errors import UsageError
 
 
 class Prediction(Protocol):
-    """What is read of `whet.Prediction`."""
+    """The fields of `whet.Prediction` that are used."""
 
     @property
     def label(self) -> Any: ...
@@ -26,7 +26,7 @@ class Prediction(Protocol):
 
 
 def flat(prediction: Prediction) -> dict[str, Any]:
-    """One row: the label, its probability, and that of every label. A number has no probability."""
+    """Return one row: the label, its probability, and that of every label. A number has no probability."""
     decided = {"abstain": prediction.abstain, "candidates": prediction.candidates}
     decided = {name: value for name, value in decided.items() if value is not None}
     if isinstance(prediction.label, float):
@@ -36,12 +36,12 @@ def flat(prediction: Prediction) -> dict[str, Any]:
 
 
 def names_beside(added: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
-    """What these columns are called behind others, which may have a label of their own: it stays."""
+    """Return the names of these columns next to others, which may contain a label column: it keeps its name."""
     return free_names({name: "predicted" if name == "label" else f"predicted_{name}" for name in added}, columns)
 
 
 def with_answers(table: Any, predictions: Sequence[Prediction]) -> Any:
-    """A table of the same kind with the answers behind its columns; the table that was given stays as it is."""
+    """Return a table of the same kind with the predictions appended; the given table does not change."""
     if not is_table(table):
         raise UsageError(
             f"predict_table was given {type(table).__name__}.",
@@ -57,7 +57,7 @@ def with_answers(table: Any, predictions: Sequence[Prediction]) -> Any:
 
 
 def columns_of(table: Any) -> list[str]:
-    """The names of a table's columns."""
+    """Return the names of a table's columns."""
     if isinstance(table, Mapping):
         return [str(name) for name in table]
     if isinstance(table, list | tuple):
@@ -68,7 +68,7 @@ def columns_of(table: Any) -> list[str]:
 
 
 def joined(table: Any, columns: Mapping[str, Any]) -> Any:
-    """A table with columns behind its own."""
+    """Return a table with columns appended."""
     if isinstance(table, Mapping):
         return {**table, **columns}
     if is_a(table, "datasets", "Dataset"):

@@ -1,11 +1,11 @@
-"""Things that are computed once and kept: folders named by what they were computed from.
+"""A cache of computed results: folders named by a hash of their inputs.
 
-An entry is a folder `ROOT/KIND/KEY`. It is built in a temporary folder beside it and renamed, so it is whole or
-absent; `cache_manifest` proves it before it is used, and a damaged one is built again.
+An entry is a folder `ROOT/KIND/KEY`. It is built in a temporary folder next to it and renamed, so it is complete or
+absent. `cache_manifest` verifies it before use, and a damaged entry is built again.
 
-Two locks lie beside it (see `file_locks`). A process that uses the entry shares `KEY.lock` until it ends, so that
-making room never takes the entry away from it; that file's time says when the entry was last used. A process that
-builds the entry holds `KEY.building` alone, so that other processes wait instead of doing the work again.
+There are two locks next to it (see `file_locks`). A process that uses the entry shares `KEY.lock` until it ends, so
+that trimming never deletes the entry; that file's time is the entry's last use. A process that builds the entry holds
+`KEY.building` alone, so that other processes wait instead of repeating the work.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from whet.utils.text import Echo
 DEFAULT_LIMIT_GB = 20.0
 GB = 1_000_000_000
 BUILDS = 3
-"""How often an entry that is damaged as soon as it is built is built again."""
+"""How often to rebuild an entry that is damaged right after it was built."""
 
 _LIMIT = "limit"
 _SCRATCH = ".building-"
 _LOCKS = (".lock", ".building")
 
-# Locks of the entries this process uses, held until it ends: arrays may be mapped from them at any time. None where
-# the folder may only be read: nobody can make room there.
+# Locks of the entries in use, held until this process ends, because arrays may be mapped from them at any time. None in
+# a read-only folder, where no process can delete entries.
 _held: dict[Path, int | None] = {}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One folder of the cache, as `whet cache` lists it."""
+    """A folder of the cache, as `whet cache` lists it."""
 
     kind: str
     key: str
@@ -51,11 +51,11 @@ class Entry:
     note: str
     size: int
     used: float
-    """When it was last used, in seconds since 1970."""
+    """Time of the last use, in seconds since 1970."""
 
 
 def cache_root() -> Path:
-    """Where the cache is: WHET_CACHE, else `whet` in the user's cache folder."""
+    """Return the cache's folder: WHET_CACHE, else `whet` in the user's cache folder."""
     if chosen := os.environ.get("WHET_CACHE"):
         return expand_home(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
@@ -63,10 +63,10 @@ def cache_root() -> Path:
 
 
 def expand_home(name: str) -> Path:
-    """The path with `~` replaced, where the system knows of a home folder."""
+    """Return the path with `~` replaced, if the system has a home folder."""
     try:
         return Path(name).expanduser()
-    except RuntimeError:  # a container may run as a user that nobody has entered anywhere
+    except RuntimeError:  # a container may run as a user without an account
         raise EnvironmentFault(
             f"There is no home folder for {name!r}: HOME is not set, and the system does not know of one.",
             "Set HOME, or set WHET_CACHE to a folder that can be written and give paths without ~.",
@@ -74,7 +74,7 @@ def expand_home(name: str) -> Path:
 
 
 def fingerprint(*parts: Any) -> str:
-    """32 hexadecimal digits that differ when any part differs in value, type or place."""
+    """Return 32 hexadecimal digits that depend on each part's value, type and position."""
     digest = hashlib.blake2b(digest_size=16)
     _feed(digest, parts)
     return digest.hexdigest()
@@ -111,10 +111,10 @@ def get_or_build(
     on_wait: Callable[[], None] | None = None,
     echo: Echo = lambda line: None,
 ) -> Path:
-    """The folder of this entry, built by `build(empty_folder)` if it is not there or is damaged, which is said.
+    """Return the folder of this entry; build it with `build(empty_folder)` if it is missing or damaged.
 
-    One process builds; others that ask for the same entry wait and call `on_wait` meanwhile, which may raise.
-    The entry stays until this process ends. What `build` raises comes through, and leaves nothing behind.
+    A damaged entry is reported. One process builds; others that need the same entry wait and call `on_wait`, which
+    may raise. The entry stays until this process ends. If `build` raises, nothing is left behind.
     """
     home = (cache_root() if root is None else root) / kind
     path = home / key
@@ -141,7 +141,7 @@ def get_or_build(
 
 
 def entries(root: Path | None = None) -> list[Entry]:
-    """Every entry, damaged ones too, the one used longest ago first."""
+    """Return every entry, including damaged ones, least recently used first."""
     root = cache_root() if root is None else root
     found = []
     for path in sorted(root.glob("*/*")):
@@ -160,7 +160,7 @@ def entries(root: Path | None = None) -> list[Entry]:
 
 
 def trim(limit_gb: float | None = None, *, root: Path | None = None, keep: Path | None = None) -> list[Entry]:
-    """Remove what was used longest ago until the cache fits, but nothing in use. Returns what went."""
+    """Remove the least recently used entries until the cache fits, except those in use. Returns the removed ones."""
     root = cache_root() if root is None else root
     limit = (read_limit(root) if limit_gb is None else limit_gb) * GB
     _sweep(root)
@@ -177,12 +177,12 @@ def trim(limit_gb: float | None = None, *, root: Path | None = None, keep: Path 
 
 
 def clear(root: Path | None = None) -> list[Entry]:
-    """Remove every entry that no process uses. Returns what went."""
+    """Remove every unused entry. Returns the removed ones."""
     return trim(-1.0, root=root)
 
 
 def read_limit(root: Path | None = None) -> float:
-    """The size limit in GB that `whet cache --limit` set, or the default."""
+    """Return the size limit in GB set by `whet cache --limit`, or the default."""
     try:
         limit = float(((cache_root() if root is None else root) / _LIMIT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -201,7 +201,7 @@ def write_limit(limit_gb: float, root: Path | None = None) -> None:
 
 
 def in_use(path: Path) -> bool:
-    """Does a live process use this entry?"""
+    """Return whether a live process uses this entry."""
     with exclusive_now(_lock_of(path)) as alone:
         return not alone
 
@@ -218,14 +218,14 @@ def _build(path: Path, build: Callable[[Path], None], note: str) -> None:
         try:
             scratch.rename(path)
         except OSError:
-            if _damage(path):  # otherwise another process, where locks do not work, was first: use its entry
+            if _damage(path):  # otherwise another process, without working locks, was first: use its entry
                 raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _damage(path: Path) -> str:
-    """Why the entry cannot be used; empty if it is whole."""
+    """Return why the entry cannot be used; empty if it is complete."""
     try:
         prove(path, _place(path), _held.get(path))
     except Damaged as damage:
@@ -247,14 +247,14 @@ def _remove(path: Path) -> bool:
 
 
 def _move_to_trash(path: Path) -> None:
-    """Rename it first, so that no process ever sees half an entry. What is mapped from it stays readable."""
+    """Rename the entry first, so that no process sees half of it. Files mapped from it stay readable."""
     doomed = _scratch(path, "gone")
     path.rename(doomed)
     _delete(doomed)
 
 
 def _delete(path: Path) -> None:
-    """A file, or a folder with all that is in it; whatever cannot be deleted stays."""
+    """Delete a file or folder with its contents; anything that cannot be deleted stays."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -263,7 +263,7 @@ def _delete(path: Path) -> None:
 
 
 def _sweep(root: Path) -> None:
-    """Remove what killed processes left half built: nobody holds the lock of such an entry."""
+    """Remove entries left half built by killed processes: their locks are free."""
     for scratch in root.glob(f"*/{_SCRATCH}*"):
         path = scratch.with_name(scratch.name.removeprefix(_SCRATCH).rsplit("-", 2)[0])
         building = _building_lock_of(path)
@@ -304,7 +304,7 @@ def _hold(path: Path, on_wait: Callable[[], None] | None) -> None:
     except OSError:
         if not path.is_dir():
             raise
-        _held[path] = None  # an entry in a folder that may only be read
+        _held[path] = None  # an entry in a read-only folder
 
 
 def _release(path: Path) -> None:
@@ -314,7 +314,7 @@ def _release(path: Path) -> None:
 
 
 class _SourceFault(Exception):
-    """Carries an OSError of reading a source past those that are about the cache."""
+    """Carries an OSError of reading a source past the handlers for the cache."""
 
     def __init__(self, error: OSError) -> None:
         self.error = error

@@ -1,13 +1,13 @@
-"""Checksums of a cache entry: written when it is built, and compared before it is used.
+"""Checksums of a cache entry, written when it is built and compared before it is used.
 
-`entry.json` holds the size and the BLAKE2b checksum of every file, the place of the entry, and a checksum of itself.
+`entry.json` holds the size and the BLAKE2b checksum of every file, the path of the entry, and a checksum of itself.
 
-An entry is hashed in full when it is first used after a boot. Afterwards the lock file holds a mark: a digest of the
+An entry is hashed in full at its first use after a boot. Afterwards the lock file holds a mark: a digest of the
 manifest, of the boot, and of device, inode, size, modification time and change time of each file. No program can
-write to a file without moving its change time, nor set that time, so an entry with the same mark is the one that was
-hashed. The mark is not given to files that changed within the last seconds: clocks of file systems are coarse, and a
-second change could go unseen. A damaged or missing mark only costs the full check. What a mark cannot show is a disk
-that changes bytes by itself; the next boot finds that.
+write to a file without updating its change time, and none can set that time. So an entry with the same mark is the
+one that was hashed. Files that changed within the last seconds get no mark: file system clocks are coarse, and a
+second change could go unnoticed. A damaged or missing mark only costs the full check. The mark does not notice a disk
+that changes bytes by itself; the next boot does.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from typing import Any
 MANIFEST = "entry.json"
 FORMAT = 2
 SETTLED_NS = 3_000_000_000
-"""Age of a file from which on another change would move its change time, however coarse the clock."""
+"""Age of a file from which on any change updates its change time, even with a coarse clock."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _MARK_BYTES = 32
 
 
 class Damaged(Exception):
-    """An entry that is not what was written; the text says why."""
+    """An entry that differs from what was written; the text has the reason."""
 
 
 def write_manifest(folder: Path, place: str, note: str) -> None:
-    """Prove every file that is in the folder now. `place` is where the entry will be: KIND/KEY."""
+    """Write the checksums of every file in the folder. `place` is the final path: KIND/KEY."""
     files = {}
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         with open(file, "rb") as opened:
@@ -44,7 +44,7 @@ def write_manifest(folder: Path, place: str, note: str) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest, if it matches its own checksum; Damaged otherwise."""
+    """Return the manifest; raise Damaged if it does not match its own checksum."""
     try:
         raw = (folder / MANIFEST).read_bytes()
         content = json.loads(raw)
@@ -65,11 +65,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def prove(folder: Path, place: str, lock: int | None) -> None:
-    """Raise Damaged unless the entry is what was written. `lock` is an open descriptor of its lock file."""
+    """Raise Damaged unless the entry is unchanged. `lock` is an open descriptor of its lock file."""
     manifest = read_manifest(folder)
     if manifest["place"] != place:
         raise Damaged(f"it is the entry {manifest['place']}")
-    # Before anything is read: what changes later has other times than these.
+    # Read the times before the contents: a later change has other times.
     now = _time_of(lock)
     stats = {name: _stat(folder / name, entry["bytes"]) for name, entry in manifest["files"].items()}
     settled = now - max((each.st_ctime_ns for each in stats.values()), default=0) >= SETTLED_NS
@@ -83,7 +83,7 @@ def prove(folder: Path, place: str, lock: int | None) -> None:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all files in it, whatever state it is in."""
+    """Return the bytes of all files in it, in any state."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -117,7 +117,7 @@ def _compare(file: Path, expected: str) -> None:
 
 
 def _mark(manifest: Mapping[str, Any], stats: Mapping[str, os.stat_result]) -> bytes | None:
-    """None where it is not known whether the machine was started anew since."""
+    """None if it is unknown whether the machine has been restarted."""
     try:
         boot = _BOOT.read_bytes()
     except OSError:
@@ -133,13 +133,13 @@ def _read_mark(lock: int | None) -> bytes:
 
 
 def _write_mark(lock: int | None, mark: bytes) -> None:
-    with contextlib.suppress(OSError):  # a lock file that may only be read: the next use checks in full again
+    with contextlib.suppress(OSError):  # a read-only lock file: the next use checks in full again
         if lock is not None:
             os.ftruncate(lock, os.pwrite(lock, mark, 0))
 
 
 def _time_of(lock: int | None) -> int:
-    """The time by the clock of the file system, in nanoseconds; 0 where it is not told."""
+    """Return the time of the file system's clock, in nanoseconds; 0 if it is unknown."""
     try:
         if lock is None:
             return 0

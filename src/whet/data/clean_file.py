@@ -1,4 +1,4 @@
-"""`whet check SOURCE --write FILE`: the rows that are left, with all their columns and with mended texts."""
+"""`whet check SOURCE --write FILE`: writes the remaining rows with all their columns and repaired texts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOLDER_FORMAT = ".csv"
 
 
 def cleaning(config: DataConfig) -> DataConfig:
-    """The settings of a file that is written: where none says what to mend, everything that is safe to."""
+    """Return the settings for a written file: without a choice of the user, all safe repairs."""
     return config if config.drops or config.repair else dataclasses.replace(config, drop=("all",), repair=("text",))
 
 
@@ -30,7 +30,7 @@ def is_folder(output: str) -> bool:
 
 
 def refuse_place(output: str, source: str) -> None:
-    """Before the source is read: a place that cannot be written, or that is the source itself."""
+    """Refuse a path that cannot be written or that is the source itself, before the source is read."""
     if not is_folder(output):
         refuse_output(Path(output), source)
     elif Path(output).exists() and Path(source).exists() and Path(output).samefile(source):
@@ -38,7 +38,7 @@ def refuse_place(output: str, source: str) -> None:
 
 
 def write_clean(source: str, config: DataConfig, examples: Examples, output: str, scratch: Path) -> dict[Path, int]:
-    """The rows of each given split of a source that can be read twice; the files with their rows."""
+    """Write the rows of each given split of a source that can be read twice; return the files with their rows."""
     own = own_rows(source, config, scratch)
     numbers: dict[str, list[int]] = {name: [] for name in own}
     for name, rows in examples.rows.items():
@@ -62,7 +62,7 @@ def write_clean(source: str, config: DataConfig, examples: Examples, output: str
 
 
 def _write(path: Path, tables: Sequence[OwnRows], rows: list[int], config: DataConfig, examples: Examples) -> int:
-    """One file, under its name only when it is whole."""
+    """Write one file by an atomic rename."""
     columns = list(dict.fromkeys(name for table in tables for name in table.columns))
     names = {name for table in tables if table.table is not None for name in table.table.class_names}
     declared = {name: tables[0].table.class_names[name] for name in names} if tables[0].table is not None else {}
@@ -85,7 +85,7 @@ def _cleaned(chunk: Chunk, texts: Sequence[str], declared: dict[str, tuple[str, 
 
     for name in chunk.schema.names:
         place, values = chunk.schema.names.index(name), chunk.column(name)
-        if name in declared:  # a file of text does not declare what its numbers mean
+        if name in declared:  # a text file does not declare class names
             chunk = chunk.set_column(place, name, as_names(values, declared[name]))
         elif name in texts and column_kind(values.type) == "text":
             chunk = chunk.set_column(place, name, repaired(values.cast(pa.large_string()))[0])

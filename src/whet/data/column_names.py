@@ -1,4 +1,4 @@
-"""Names that people give to columns, most telling first; compared without case, blanks and dashes."""
+"""Common names of columns, most specific first; compared without case, spaces and dashes."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ KNOWN: frozenset[str] = frozenset(
 
 
 def plain(name: str) -> str:
-    """The name without what spelling varies in."""
+    """Return the name in its normalised spelling."""
     return "".join(char for char in name.strip().casefold() if char not in " _-.\t")

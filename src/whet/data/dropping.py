@@ -1,6 +1,6 @@
-"""--drop and --repair: which rows are left out by which rule, and which texts are mended.
+"""--drop and --repair: leaves out rows by rules, and repairs texts.
 
-What counts as the same text, a conflict or a leak is what the audit counts as one: rows that are left have none of it.
+Duplicates, conflicts and leaks are those that the audit counts, so the remaining rows have none.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from whet.utils.text import neutral
 
 LISTED = "dropped.csv"
 MAX_LISTED = 100
-"""Row numbers of each rule that data.json lists; the file has all of them."""
+"""Row numbers per rule in data.json; the file lists all of them."""
 Splits = dict[str, SplitColumns]
 Places = Mapping[str, Any]
-"""By split: places of rows in it, in rising order."""
+"""By split: row numbers in it, sorted."""
 
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What was left out and mended, in numbers of the source's rows."""
+    """The rows left out and repaired, by their numbers in the source."""
 
     dropped: dict[str, dict[str, Any]]
     """By split, then by rule."""
     repaired: dict[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
-        """For `origin`: how many rows, and the first of them."""
+        """Return the numbers for `origin`: how many rows, and the first of them."""
         return {
             "dropped": {
                 split: {rule: _counted(rows) for rule, rows in rules.items()} for split, rules in self.dropped.items()
@@ -50,7 +50,7 @@ class Cleaning:
         }
 
     def write(self, path: Path, raw: Mapping[str, RawSplit]) -> None:
-        """A line for each row that was left out: its numbers in the split and in its file, and the rule."""
+        """Write one line per row left out: its numbers in the split and in its file, and the rule."""
         with open(path, "w", newline="", encoding="utf-8", errors="replace") as file:
             writer = csv.writer(file)
             writer.writerow(["split", "row", "file", "row_in_file", "rule"])
@@ -65,7 +65,7 @@ def _counted(rows: Any) -> dict[str, Any]:
 
 
 def summary_lines(origin: Mapping[str, Any]) -> list[str]:
-    """What was left out and mended, in a line each."""
+    """Return one line each about rows left out and repaired."""
     said = [f"Rows left out (--drop): {counted_by_rule(origin['dropped'])}."] if origin["dropped"] else []
     if origin["repaired"]:
         counts = ", ".join(f"{neutral(split)} {found['rows']:,}" for split, found in origin["repaired"].items())
@@ -88,9 +88,9 @@ def without_dropped(
     *,
     for_training: bool,
 ) -> tuple[dict[str, RawSplit], Cleaning]:
-    """The splits without the rows that the rules leave out, and what was done.
+    """Return the splits without the rows that the rules leave out, and a summary.
 
-    Rows without a label are left out where they could not be trained on. Elsewhere they are only not scored.
+    Rows without a label are left out where training would use them. Elsewhere they are only not scored.
     """
     import numpy as np
 
@@ -123,7 +123,7 @@ def without_dropped(
 
 
 def _follow(splits: Splits, task: Task, rules: list[str]) -> dict[str, dict[str, Any]]:
-    """By split and rule the numbers of the rows that go, until no rule finds another one."""
+    """Return the rows to leave out by split and rule, repeated until no rule finds another."""
     import numpy as np
 
     left, found = dict(splits), {}  # type: ignore[var-annotated]
@@ -141,20 +141,20 @@ def _follow(splits: Splits, task: Task, rules: list[str]) -> dict[str, dict[str,
 
 
 def _unlabelled(splits: Splits, task: Task) -> Places:
-    """Rows without a label; test rows stay, for they are predicted and not scored."""
+    """Return rows without a label; test rows stay, because they are predicted and not scored."""
     import numpy as np
 
     return {name: np.flatnonzero(~split.has_label) for name, split in splits.items() if name != "test"}
 
 
 def _conflict(splits: Splits, task: Task) -> Places:
-    """All rows of a text that has different labels: which of them is right, no rule can tell."""
+    """Return all rows of a text with different labels: no rule can tell which is right."""
     same = find_duplicates(dict(splits))
     return same.by_split(same.conflicts(task)[1])
 
 
 def _leak(splits: Splits, task: Task) -> Places:
-    """Of a text in two splits the row that is nearer to training: training, then validation, never test."""
+    """Return for a text in two splits the row nearer to training: training, then validation, never test."""
     import numpy as np
 
     same = find_duplicates(dict(splits))
@@ -164,13 +164,13 @@ def _leak(splits: Splits, task: Task) -> Places:
 
 
 def _duplicate(splits: Splits, task: Task) -> Places:
-    """Rows whose text stands earlier in the same split."""
+    """Return rows whose text occurs earlier in the same split."""
     same = find_duplicates(dict(splits))
     return {name: same.repetitions(place) for place, name in enumerate(splits)}
 
 
 def _near_duplicate(splits: Splits, task: Task) -> Places:
-    """Rows whose text is almost that of an earlier row of the same split which stays."""
+    """Return rows that nearly repeat an earlier remaining row of the same split."""
     from whet.data.audit.near_duplicates import NearPairs
 
     near, found = NearPairs.of(splits), {}
@@ -190,7 +190,7 @@ RULES: dict[str, Callable[[Splits, Task], Places]] = {
     "duplicate": _duplicate,
     "near-duplicate": _near_duplicate,
 }
-"""By name what leaves rows out; `empty` needs no more than the text of a row."""
+"""Rules by name; `empty` needs only the row's text."""
 
 
 def _nothing_left(split: RawSplit, name: str, dropped: Mapping[str, Any], config: DataConfig) -> DataError:
@@ -207,7 +207,7 @@ def _refuse_lost_labels(
     reader: LabelReader,
     config: DataConfig,
 ) -> None:
-    """A label that loses all its training rows would be lost without a word."""
+    """Raise if a label would lose all its training rows."""
     import numpy as np
 
     if not dropped or config.min_rows or config.rare or not reader.task.labels:

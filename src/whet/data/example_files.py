@@ -1,4 +1,4 @@
-"""The rows of a split as they lie on disk, for all that only reads them."""
+"""Reads the rows of a split from disk."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SplitRows:
-    """Columns text, pair (for pairs), label (where asked for) and row.
+    """The columns text, pair (for pairs), label (if requested) and row.
 
-    Not a `datasets.Dataset`: that library takes a second to load, which a command that reads a file can do without.
+    This is not a `datasets.Dataset`: importing that library takes a second.
     """
 
     table: pa.Table
     file: Path | None = None
-    """What the table is mapped from."""
+    """The file that the table is mapped from."""
 
     @classmethod
     def open(cls, file: Path) -> SplitRows:
@@ -36,18 +36,18 @@ class SplitRows:
         return list(self.table.column_names)
 
     def column(self, name: str) -> list[Any]:
-        """All values of a column; nothing where there is no such column."""
+        """Return all values of a column; None if there is no such column."""
         return list(self.table.column(name).to_pylist()) if name in self.column_names else []
 
     def row(self, index: int) -> dict[str, Any]:
         return dict(self.table.slice(index, 1).to_pylist()[0])
 
     def taken(self, indices: Any) -> SplitRows:
-        """Only these rows, in this order."""
+        """Return only these rows, in this order."""
         return SplitRows(self.table.take(indices))
 
     def batches(self) -> Iterator[Any]:
-        """All rows, the file read plainly: pages of a memory map would count as memory of the process."""
+        """Yield all rows by plain reads: pages of a memory map would count as memory of the process."""
         import pyarrow as pa
 
         if self.file is None:

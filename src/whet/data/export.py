@@ -1,4 +1,4 @@
-"""CSV that a spreadsheet opens without running it, and a source's own rows written back with columns added."""
+"""Writes a source's own rows with added columns, as CSV that is safe to open in a spreadsheet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Chunk = Any
 
 
 def harmless_cell(value: str) -> str:
-    """The value, behind a quote where a spreadsheet would take it for a formula. Numbers stay numbers."""
+    """Return the value, with a quote in front if a spreadsheet would run it as a formula. Numbers stay numbers."""
     if not value.startswith(FORMULA_STARTS):
         return value
     try:
@@ -38,11 +38,11 @@ def harmless_cell(value: str) -> str:
 
 @dataclass(frozen=True)
 class OwnRows:
-    """A table as it stands in its file: all columns, in order, nothing understood and nothing left out."""
+    """A table as in its file: all columns, in order, uninterpreted and complete."""
 
     columns: tuple[str, ...]
     table: RawSplit | None
-    """None for JSON, read again as objects: a field without one type, or with others in it, is in no table."""
+    """None for JSON, which is read again as objects: tables cannot hold fields of several types."""
     config: DataConfig
     file: Path | None = None
 
@@ -56,7 +56,7 @@ class OwnRows:
 
 
 def own_rows(source: str, config: DataConfig, scratch: Path) -> dict[str, list[OwnRows]]:
-    """The tables of each split of a source, which must be one that can be read twice (`readable_twice`)."""
+    """Return the tables of each split of a source that can be read twice (`readable_twice`)."""
     from whet.data.readers.source import find_source, read_source
 
     found = find_source(source, config, scratch)
@@ -84,7 +84,7 @@ def _json_objects(path: Path, config: DataConfig) -> Iterator[Row]:
 
 
 def picked(tables: Iterable[OwnRows], rows: Sequence[int]) -> Iterator[Chunk]:
-    """The rows of these numbers, which count up from 1 over all tables."""
+    """Return the rows of these numbers, counted from 1 over all tables."""
     before = place = 0
     for table in tables:
         for chunk in table.chunks():
@@ -102,14 +102,14 @@ def picked(tables: Iterable[OwnRows], rows: Sequence[int]) -> Iterator[Chunk]:
 
 
 def refuse_own_file(output: Path, tables: Mapping[str, Sequence[OwnRows]]) -> None:
-    """A file that is read while it is written would be lost."""
+    """Refuse to write the file that is being read."""
     for table in (each for own in tables.values() for each in own):
         if table.file is not None and output.exists() and output.samefile(table.file):
             raise UsageError(f"{str(output)!r} is both read and written.", "Choose another file to write.")
 
 
 def refuse_output(path: Path, source: str | None) -> None:
-    """Before anything is computed: a file that can be written, and that is not the one being read."""
+    """Refuse a file that cannot be written or is being read, before anything is computed."""
     if path.suffix.lower() not in OUTPUTS:
         listed = f"{', '.join(OUTPUTS[:-1])} or {OUTPUTS[-1]}"
         raise UsageError(f"The output file is {str(path)!r}.", f"It must end in {listed}.")
@@ -123,7 +123,8 @@ def refuse_output(path: Path, source: str | None) -> None:
 
 
 def free_names(wanted: Mapping[str, str], taken: Collection[str]) -> dict[str, str]:
-    """A name for each wanted column that the source does not have: its own, the one to give way to, or a numbered."""
+    """Return a name for each wanted column that the source does not have: its own, the second choice, or a numbered
+    one."""
     found: dict[str, str] = {}
     for name, other in wanted.items():
         choices = (name, other, *(f"{other}_{number}" for number in range(2, len(taken) + len(wanted) + 3)))
@@ -132,7 +133,7 @@ def free_names(wanted: Mapping[str, str], taken: Collection[str]) -> dict[str, s
 
 
 def write_rows(path: Path, columns: Sequence[str], chunks: Iterable[Chunk], added: Sequence[Row]) -> None:
-    """The rows with the cells of `added` behind their own, in the format that the file's name asks for."""
+    """Write the rows with the cells of `added` appended, in the format of the file name."""
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         _write_parquet(path, columns, list(chunks), added)
@@ -143,7 +144,7 @@ def write_rows(path: Path, columns: Sequence[str], chunks: Iterable[Chunk], adde
         write_excel(path, columns, (row for chunk in chunks for row in _objects(chunk)), added, _cell)
         return
     delimited = suffix in (".csv", ".tsv")
-    # A lone surrogate is no character: JSON can spell it, a table cannot.
+    # JSON can spell a lone surrogate, a table cannot.
     with open(path, "w", newline="" if delimited else None, encoding="utf-8", errors="replace") as file:
         rows = (row for chunk in chunks for row in _objects(chunk))
         if delimited:
@@ -161,7 +162,7 @@ def _write_delimited(
     names = list(added[0]) if added else []
     writer.writerow([*columns, *names])
     for row, more in zip(rows, added, strict=True):
-        # The user's own cells go back as they came; ours must not become a formula on the way.
+        # The user's cells are written unchanged; added ones must not become formulas.
         own = [_cell(row.get(name)) for name in columns]
         writer.writerow([*own, *(harmless_cell(_cell(more[name], joined="|")) for name in names)])
 
@@ -192,7 +193,7 @@ def _write_parquet(path: Path, columns: Sequence[str], chunks: list[Chunk], adde
 
 
 def _array(values: list[Any]) -> Any:
-    """JSON values as a column: typed where they have one type, else each as JSON text."""
+    """Return JSON values as a column: typed if they have one type, else each as JSON text."""
     import pyarrow as pa
 
     mended = [mend_surrogates(value)[0] if isinstance(value, str) else value for value in values]
@@ -218,7 +219,7 @@ def _json_line(row: Row) -> str:
 
 
 def _cell(value: Any, joined: str = "") -> str:
-    """A value as people type it into a table; what is no plain value as JSON."""
+    """Return a value as typed into a table; values without such a form as JSON."""
     if value is None:
         return ""
     if joined and isinstance(value, list):

@@ -1,4 +1,4 @@
-"""A source's own rows written as an Excel sheet, with columns added."""
+"""Writes a source's own rows with added columns as an Excel sheet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_excel(
     added: Sequence[dict[str, Any]],
     as_text: Callable[..., str],
 ) -> None:
-    """Numbers become numbers; nothing becomes a formula. What does not fit into a sheet is refused."""
+    """Write a sheet: numbers stay numbers, and nothing becomes a formula. Raise if the rows do not fit."""
     try:
         from openpyxl import Workbook
     except ImportError:
@@ -56,7 +56,7 @@ def _number_or_text(value: str) -> str | float:
 
 
 def _cell(sheet: Any, value: str | float, path: Path, row: int) -> Any:
-    """A cell that is text even where it begins like a formula, without the characters that a sheet cannot hold."""
+    """Return a text cell, even if it starts like a formula, without characters that a sheet cannot hold."""
     from openpyxl.cell import WriteOnlyCell
     from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
 

@@ -1,4 +1,4 @@
-"""Folds for cross-validation: the same shares of every label in each, no text on two sides."""
+"""Folds for cross-validation: equal shares of every label, and no text in two folds."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 USUAL = 5
 FEWEST = 2
 FEW_ROWS = 1_000
-"""Below this many training rows, `folds = auto` measures by cross-validation."""
+"""Below this many training rows, `folds = auto` uses cross-validation."""
 KEPT = -1
-"""The fold of rows that are never held out: no other text has their label."""
+"""The fold of rows that are never held out, because no other text has their label."""
 
 
 def assign_folds(keys: Any, labels: Any, k: int, seed: int) -> Any:
-    """The fold of each row, 0 to k - 1, or -1 for a row that stays in training in every fold.
+    """Return the fold of each row, 0 to k - 1, or -1 for a row that always stays in training.
 
-    Rows with the same key are in the same fold, and each fold has its share of every label (`labels` are whole
-    numbers, such as `splits.strata_of` gives). A label with one key only cannot be learnt without its rows, so they
-    are never held out. The result depends on nothing but the arguments.
+    Rows with the same key are in the same fold, and each fold has its share of every label (`labels` are integers,
+    for example from `splits.strata_of`). A label with only one key cannot be learnt without its rows, so they are
+    never held out. The result depends on the arguments alone.
     """
     import numpy as np
 
@@ -38,7 +38,7 @@ def assign_folds(keys: Any, labels: Any, k: int, seed: int) -> Any:
         own = np.flatnonzero(group_labels == label)
         if len(own) < FEWEST:
             continue
-        # In the order of first appearance, so that the shuffle does not depend on the values of the keys.
+        # In the order of first appearance, so that the shuffle does not depend on the keys' values.
         own = generator.permutation(own[np.argsort(first[own])])
         counts = np.zeros(k, np.int64)
         for group in own[np.argsort(-sizes[own], kind="stable")].tolist():
@@ -50,9 +50,9 @@ def assign_folds(keys: Any, labels: Any, k: int, seed: int) -> Any:
 
 
 def fold_numbers(examples: Examples, folds: int | str, seed: int) -> tuple[Any, int]:
-    """The fold of each training row and the number of folds; `auto` takes as many as the labels allow, at most 5.
+    """Return the fold of each training row and the number of folds; `auto` takes up to 5, as the labels allow.
 
-    Raises what is wrong with the rows or with the number asked for.
+    Raises if the rows or the requested number do not work.
     """
     import numpy as np
 
@@ -80,7 +80,7 @@ def fold_numbers(examples: Examples, folds: int | str, seed: int) -> tuple[Any, 
 
 
 def _smallest(texts: dict[int, int], task: Task) -> int:
-    """How many different texts the rarest label has, of those that can be measured; an error for fewer than two."""
+    """Return the number of different texts of the rarest measurable label; raise if it is below two."""
     enough = {label: count for label, count in texts.items() if count >= FEWEST}
     if task.kind not in ("binary", "multiclass"):
         return max(FEWEST, min(enough.values(), default=FEWEST)) if task.kind == "multilabel" else sum(texts.values())
@@ -96,7 +96,7 @@ def _smallest(texts: dict[int, int], task: Task) -> int:
 
 
 def _texts_by_label(groups: Any, labels: Any) -> dict[int, int]:
-    """How many groups of rows each label has; a group counts for the label of its first row."""
+    """Return the number of groups of rows per label; a group counts for the label of its first row."""
     import numpy as np
 
     _, first = np.unique(groups, return_index=True)
@@ -118,10 +118,10 @@ def _keys(rows: Any) -> Any:
 
 
 def _with_near_ones(rows: Any, keys: Any, k: int) -> Any:
-    """One number for the rows of each text, near-duplicates of it included.
+    """Return one number for the rows of each text and its near-duplicates.
 
-    Texts made from one template are all alike: where such a chain would fill more than half a fold, only equal texts
-    count as one.
+    Texts from one template are all similar. If such a chain would fill more than half a fold, only equal texts are
+    grouped.
     """
     import numpy as np
     import pyarrow as pa
@@ -143,7 +143,7 @@ def _with_near_ones(rows: Any, keys: Any, k: int) -> Any:
 
 
 def _joined(groups: Any, pairs: Any) -> Any:
-    """Groups with the same number wherever a pair joins them, however long the chain."""
+    """Return group numbers after joining all pairs, however long the chain."""
     import numpy as np
 
     parent = np.arange(groups.max() + 1)

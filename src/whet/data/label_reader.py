@@ -1,4 +1,4 @@
-"""The labels of any split as numbers, once the task is known."""
+"""Converts the labels of any split to numbers, once the task is known."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from whet.task import Task
 
 Cut = Callable[[str], list[str]]
 LEFT_OUT = -1
-"""The place of a label whose rows are not taken."""
+"""The index of a label whose rows are left out."""
 
 
 @dataclass
 class LabelReader:
-    """Turns the label column of any split into numbers."""
+    """Converts the label column of any split to numbers."""
 
     task: Task
     column: str
     numeric: bool = False
-    """Class names are whole numbers: `1.0` and `1` are one class."""
+    """Whether class names are integers, so that `1.0` and `1` are one class."""
     truth: bool = False
-    """Class names are true and false: `True`, `TRUE` and `true` are one class."""
+    """Whether class names are true and false, so that `True`, `TRUE` and `true` are one class."""
     minus_one_is_missing: bool = True
     cut: Cut | None = None
-    """Takes a cell that holds several labels apart."""
+    """Splits a cell with several labels."""
     switches: tuple[str, ...] = ()
-    """Where each label has a 0/1 column: those columns, in the order of the task's labels."""
+    """The 0/1 column of each label, if there are such columns, in the order of the task's labels."""
     places: Mapping[str, int] = field(default_factory=dict)
-    """Where rare labels were merged or left out: the place of each label that the source has, or `LEFT_OUT`."""
+    """With rare labels: the index of each label of the source, or `LEFT_OUT`."""
     others: int | None = None
-    """The place of every label that the task does not have, where they were merged."""
+    """The index for labels outside of the task, if they were merged."""
     rare: Mapping[str, int] = field(default_factory=dict)
-    """The labels that were merged or left out, with their training rows."""
+    """The labels merged or left out, with their training rows."""
     note: str = ""
     unseen: dict[str, Counter[str]] = field(default_factory=dict)
-    """Labels outside the task that were met, by split."""
+    """Labels outside the task that occurred, by split."""
     unseen_rows: Counter[str] = field(default_factory=Counter)
     """Rows with such a label, by split."""
     _bare: dict[str, bool] = field(default_factory=dict)
 
     def read(self, split: RawSplit, name: str, batch: Any, before: int) -> Any:
-        """Labels of a batch: null where the row has none or one that the task does not have."""
+        """Return the labels of a batch: null for a missing label or one outside of the task."""
         if self.switches:
             return self._from_columns(split, batch, before)
         values = as_names(batch.column(self.column), split.class_names.get(self.column))
@@ -82,7 +82,7 @@ class LabelReader:
         return {self._spelled(label): place for label, place in places.items()}
 
     def _spelled(self, value: str) -> str:
-        """The one spelling of a label that can be written in several ways."""
+        """Return the normalised spelling of a label."""
         if self.truth:
             return value.strip().casefold()
         return canonical_number(value) if self.numeric else value
@@ -146,7 +146,8 @@ class LabelReader:
         return pa.array(rows, pa.list_(pa.float32()))
 
     def _has_no_label(self, split: RawSplit, name: str) -> bool:
-        """Whether no cell of the split holds a label. Beside others, an empty cell means none of the labels."""
+        """Return whether the split has no labels at all. Among labelled rows, an empty cell means none of the
+        labels."""
         if name not in self._bare:
             self._bare[name] = not survey(split, self.column).counts
         return self._bare[name]

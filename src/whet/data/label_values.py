@@ -1,4 +1,4 @@
-"""The labels as they stand in the source, whatever the column's type: names, or lists of names."""
+"""Reads the labels of a source of any column type: names, or lists of names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from whet.data.columns import column_kind, label_columns
 from whet.data.readers.raw_table import RawSplit
 
 MANY = 20_000
-"""More different labels than any classifier here is meant for: counting stops."""
+"""Counting stops at this many labels, more than any classifier here supports."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 WHOLE = re.compile(r"[+-]?(0|[1-9]\d*)(\.0*)?")
 DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
@@ -22,7 +22,7 @@ DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 
 @dataclass
 class Survey:
-    """Which labels a split has, and how often."""
+    """The labels of a split with their counts."""
 
     kind: str
     counts: Counter[str] = field(default_factory=Counter)
@@ -72,7 +72,7 @@ def _count(found: Survey, values: Any) -> None:
 
 
 def as_names(values: Any, declared: Sequence[str] | None = None) -> Any:
-    """A label column as strings (or lists of strings); missing is null."""
+    """Return a label column as strings (or lists of strings); missing is null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -89,7 +89,7 @@ def as_names(values: Any, declared: Sequence[str] | None = None) -> Any:
     if kind == "whole" and declared:
         inside = pc.and_(pc.greater_equal(values, 0), pc.less(values, len(declared)))
         chosen = pa.array(declared, pa.large_string()).take(pc.if_else(inside, values, None))
-        # -1 is how data sets with names write "no label"; any other number stays itself, and is then unknown.
+        # Data sets with names write "no label" as -1; any other number is kept, and is unknown later.
         outside = pc.if_else(pc.equal(values, -1), None, values).cast(pa.large_string())
         return pc.if_else(inside, chosen, outside)
     if kind == "number":
@@ -109,7 +109,7 @@ def _all_whole(numbers: Any) -> bool:
 
 
 def canonical_number(value: str) -> str:
-    """`1.0`, `+1` and `1` are one label."""
+    """Normalise numbers: `1.0`, `+1` and `1` are one label."""
     stripped = value.strip()
     return str(int(float(stripped))) if WHOLE.fullmatch(stripped) else stripped
 
@@ -123,12 +123,12 @@ def is_whole(value: str) -> bool:
 
 
 def is_truth(value: str) -> bool:
-    """`True` as pandas writes it, `TRUE` as a spreadsheet does, `true` as JSON does."""
+    """Recognise `True` of pandas, `TRUE` of a spreadsheet, `true` of JSON."""
     return value.strip().casefold() in ("true", "false")
 
 
 def written_list(cell: str) -> list[str] | None:
-    """The labels of a cell that holds a list as JSON or Python writes it; None if it does not."""
+    """Return the labels of a cell with a list in JSON or Python syntax; None for other cells."""
     text = cell.strip()
     if not (text.startswith("[") and text.endswith("]")):
         return None
@@ -147,10 +147,10 @@ def split_cell(cell: str, delimiter: str) -> list[str]:
 
 
 def find_delimiter(values: Sequence[str]) -> tuple[str | None, str | None]:
-    """What separates several labels in a cell: (the delimiter that is proven, one that is only possible).
+    """Return the delimiter of several labels in a cell: (the proven one, one that is only possible).
 
-    Proven: every label that stands beside another one also stands in a different cell value, and there are
-    fewer labels than cell values. Commas are also ordinary in names, so alone they raise no doubt.
+    Proven means that every label next to another one also occurs in a different cell value, and there are fewer
+    labels than cell values. Commas also occur in names, so alone they raise no doubt.
     """
     doubtful = None
     for delimiter in ("|", ";", ","):

@@ -1,4 +1,4 @@
-"""Which task the labels make, which labels there are and in which order, and how to read them."""
+"""Finds the task that the labels define, the labels in their order, and how to read them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ NEGATIONS = ("not", "non", "no", "un", "in", "dis", "il", "ir", "im")
 MAX_WHOLE_NUMBERS = 100
 MAX_CLASSES = 1000
 MAX_GRADES = 11
-"""Whole numbers without a gap, and no more of them, may be grades: from 0 to 10."""
+"""Consecutive integers up to this many values may be grades: from 0 to 10."""
 
 
 def understand_labels(splits: Mapping[str, RawSplit], columns: Columns, config: DataConfig) -> LabelReader:
-    """The task that the training labels make, and how to read them."""
+    """Return the task that the training labels define, and a reader for them."""
     assert columns.label is not None
     train = splits["train"]
     names = label_columns(train, columns.label)
@@ -54,7 +54,7 @@ def understand_labels(splits: Mapping[str, RawSplit], columns: Columns, config: 
 
 
 def labels_of_task(split: RawSplit, column: str, task: Task, config: DataConfig) -> LabelReader:
-    """How to read the labels of new data for a task that is settled: that of a trained model."""
+    """Return a reader of new data's labels for the task of a trained model."""
     numeric = bool(task.labels) and all(map(is_whole, task.labels))
     truth = bool(task.labels) and all(map(is_truth, task.labels))
     cut = None
@@ -71,7 +71,7 @@ def labels_of_task(split: RawSplit, column: str, task: Task, config: DataConfig)
 
 
 def _fitting_delimiter(values: Sequence[str], known: set[str]) -> str | None:
-    """What takes the cells apart into the most labels that the model knows."""
+    """Return the delimiter that splits the cells into the most labels of the model."""
     joined = [value for value in values if value not in known]
     fits = {d: sum(len(known & set(split_cell(value, d))) for value in joined if d in value) for d in "|;,"}
     best = max(fits, key=lambda delimiter: fits[delimiter])
@@ -79,7 +79,7 @@ def _fitting_delimiter(values: Sequence[str], known: set[str]) -> str | None:
 
 
 def _columns_of_labels(split: RawSplit, names: Sequence[str], task: Task) -> tuple[str, ...]:
-    """The 0/1 columns in the order of the model's labels: matched by name, never by position."""
+    """Return the 0/1 columns in the order of the model's labels, matched by name and never by position."""
     if task.kind != "multilabel":
         raise split.error(
             f"{len(names)} label columns are named, and the model gives one answer a row ({task.kind}).",
@@ -100,7 +100,7 @@ def _quoted(names: Sequence[str]) -> str:
 
 
 def _from_values(train: RawSplit, found: Survey, column: str, config: DataConfig) -> LabelReader:
-    """Classes, numbers or cells with several labels, by what the values look like."""
+    """Return classes, numbers or cells with several labels, by their values."""
     values = found.values
     asked = config.task in ("binary", "multiclass")
     if not values:
@@ -222,7 +222,7 @@ def _classes_task(
 ) -> Task:
     task = Task("binary" if len(names) == 2 else "multiclass", tuple(names))
     if config.min_rows or config.rare:
-        return task  # checked when the rare ones among them are gone
+        return task  # checked after the rare ones are gone
     check_classes(task, train, column, config)
     if found is not None and (found.many or len(names) > min(MAX_CLASSES, max(20, found.rows // 2))):
         count = f"more than {len(names)}" if found.many else str(len(names))
@@ -253,7 +253,7 @@ def check_classes(task: Task, train: RawSplit, column: str, config: DataConfig) 
 
 
 def _ordered(names: Sequence[str] | set[str]) -> list[str]:
-    """Numbers by value; names by alphabet, but of two labels the one that negates the other comes first."""
+    """Sort numbers by value and names by alphabet, but put a label before the one that it negates."""
     if all(map(is_whole, names)):
         return sorted(names, key=lambda name: int(canonical_number(name)))
     ordered = sorted(names, key=lambda name: (name.casefold(), name))

@@ -1,4 +1,4 @@
-"""Labels with too few rows to be learned or measured: left out, or merged into one."""
+"""Leaves out or merges labels with too few rows to be learnt or measured."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from whet.task import Task
 from whet.utils.text import neutral
 
 FEWEST = 3
-"""Rows that a label needs to be in training, validation and test; what `--rare` goes by alone."""
+"""Rows that a label needs for training, validation and test; the limit of `--rare` alone."""
 
 
 def without_rare(reader: LabelReader, train: RawSplit, config: DataConfig) -> tuple[LabelReader, str]:
-    """The reader with the rare labels left out or merged, as the settings say, and the line that says so."""
+    """Return the reader with rare labels left out or merged, and a line about it."""
     if not (config.min_rows or config.rare) or not reader.task.labels:
         return reader, ""
     fewest = config.min_rows or FEWEST
@@ -30,7 +30,7 @@ def without_rare(reader: LabelReader, train: RawSplit, config: DataConfig) -> tu
     rare = {label: count for label, count in counts.items() if count < fewest}
     kept = [label for label in reader.task.labels if label not in rare]
     if rare and config.rare is not None and config.rare not in kept:
-        rare.pop(config.rare, None)  # it is there already, and has few rows of its own
+        rare.pop(config.rare, None)  # it exists already and has few rows itself
         kept.append(config.rare)
     names = tuple(kept)
     task = Task(_kind(reader.task.kind, names), names)
@@ -44,7 +44,7 @@ def without_rare(reader: LabelReader, train: RawSplit, config: DataConfig) -> tu
 
 
 def label_counts(reader: LabelReader, split: RawSplit) -> dict[str, int]:
-    """Rows of each label of the task."""
+    """Return the rows of each label of the task."""
     totals = np.zeros(len(reader.task.labels), np.int64)
     before = 0
     for batch in split.read(label_columns(split, reader.column)):
@@ -74,7 +74,7 @@ def _said(rare: Mapping[str, int], total: int, config: DataConfig, fewest: int) 
 
 
 def for_known_labels(reader: LabelReader, config: DataConfig) -> LabelReader:
-    """The reader of a trained model, for which labels that it does not know are those that were merged."""
+    """Return the reader for a trained model, which treats unknown labels as merged ones."""
     if config.min_rows:
         raise UsageError(f"min_rows is {config.min_rows}, and the model's labels are settled.", "Leave --min-rows out.")
     if config.rare is None or reader.switches:

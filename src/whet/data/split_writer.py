@@ -1,4 +1,4 @@
-"""One split of examples on its way to disk: texts checked, labels turned into numbers, rows numbered."""
+"""Writes one split of examples: checks texts, converts labels to numbers, numbers the rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_LISTED = 5
 
 
 class SplitWriter:
-    """Writes record batches of text, pair, label and row as an Arrow stream, and keeps count."""
+    """Writes record batches of text, pair, label and row as an Arrow stream, with counts."""
 
     def __init__(self, path: Path, name: str, columns: Columns, config: DataConfig) -> None:
         self.path, self.name, self.columns, self.config = path, name, columns, config
@@ -30,7 +30,7 @@ class SplitWriter:
         self.empty: list[int] = []
         """Numbers of the rows with an empty text, which are not written."""
         self.repaired: set[int] = set()
-        """Numbers of the rows with a text that was mended."""
+        """Numbers of the rows with a repaired text."""
         self.label_counts: Counter[int] = Counter()
         self._hashes: dict[str, Any] = {}
         self._writer: Any = None
@@ -41,7 +41,7 @@ class SplitWriter:
         self.close()
 
     def convert(self, split: RawSplit, reader: LabelReader | None) -> Any:
-        """Batches of examples out of the batches of a source."""
+        """Yield batches of examples from the batches of a source."""
         import pyarrow as pa
 
         wanted = list(self.columns.texts)
@@ -86,7 +86,7 @@ class SplitWriter:
             self._writer.close()
 
     def digest(self) -> list[str]:
-        """What the split holds, whatever file it came from and however it was cut into batches."""
+        """Return a checksum of the split's contents, independent of its files and batches."""
         return [f"{name}:{self._hashes[name].hexdigest()}" for name in sorted(self._hashes)]
 
     def refuse_empty(self, split: RawSplit, go_on: Sequence[str]) -> None:
@@ -104,7 +104,7 @@ class SplitWriter:
             )
 
     def _text(self, split: RawSplit, values: Any, before: int, column: str) -> Any:
-        """The texts as they are, checked for what text cannot be."""
+        """Return the texts, checked for invalid characters."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -135,7 +135,7 @@ class SplitWriter:
         return values
 
     def _without_rare(self, batch: Any) -> Any:
-        """The rows whose one label is not left out; with several labels a row, all rows stay."""
+        """Leave out rows of rare labels; with several labels per row, all rows stay."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -209,7 +209,7 @@ def _ends(values: Any, offsets: Any) -> tuple[int, int]:
 
 
 def _matrix(labels: Any) -> Any:
-    """Rows of 0 and 1 out of an Arrow list column without nulls."""
+    """Return rows of 0 and 1 from an Arrow list column without nulls."""
     import numpy as np
 
     flat = labels.flatten().to_numpy()
@@ -217,7 +217,7 @@ def _matrix(labels: Any) -> Any:
 
 
 def _small(labels: Any, kind: str) -> Any:
-    """Labels as an array that is small enough to be kept for all rows."""
+    """Return labels as an array small enough to keep for all rows."""
     import numpy as np
 
     if kind == "multilabel":
@@ -234,7 +234,7 @@ def write_made_splits(
     scratch: Path,
     shares: dict[str, float],
 ) -> tuple[dict[str, SplitWriter], str]:
-    """Train, and validation or test or both, out of the training rows of a source."""
+    """Write train, and validation or test or both, from the training rows of a source."""
     import numpy as np
 
     first = SplitWriter(scratch / "unused", "train", columns, config)

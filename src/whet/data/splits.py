@@ -1,4 +1,4 @@
-"""Validation and test rows out of the training rows: the same shares of every label, no text on two sides."""
+"""Splits off validation and test rows: equal shares of every label, and no text in two splits."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from whet.task import Task
 TRAIN, VALIDATION, TEST = 0, 1, 2
 NAMES = ("train", "validation", "test")
 LARGE = 200_000
-"""Rows of one label up to which the shares are exact."""
+"""Rows per label up to which the shares are exact."""
 BINS = 10
 """Regression labels are cut into this many groups of equal size, and each is split alike."""
 
 
 def assign(keys: Any, labels: Any, task: Task, *, validation_share: float, test_share: float, seed: int) -> Any:
-    """For each row 0 (train), 1 (validation) or 2 (test).
+    """Return for each row 0 (train), 1 (validation) or 2 (test).
 
-    Rows with the same key (the same text, or a pair and its swap) go to the same side. What a row gets
-    depends on the seed, the keys and the labels, and on nothing else. Rows of labels that are too rare to stand on
-    every side are for training; without two labels that can be split there is nothing to measure.
+    Rows with the same key (the same text, or a pair and its swap) go to the same split. The result depends only on
+    the seed, the keys and the labels. Rows of labels that are too rare for every split are for training. With fewer
+    than two labels that can be split, there is nothing to measure.
     """
     import numpy as np
 
@@ -33,7 +33,7 @@ def assign(keys: Any, labels: Any, task: Task, *, validation_share: float, test_
         _refuse_too_rare(keys, strata, task, len(wanted) + 1)
     if sizes.max() <= LARGE:
         return _assign_exactly(keys, strata, wanted, seed)
-    # So many rows are split by chance, which needs no memory and misses the share by a fraction of a percent.
+    # Many rows are split at random, which needs no memory and misses the share by a fraction of a percent.
     small = np.flatnonzero(sizes[strata] <= LARGE)
     sides = _by_chance(keys, wanted, seed)
     if len(small):
@@ -46,7 +46,7 @@ def assign(keys: Any, labels: Any, task: Task, *, validation_share: float, test_
 
 
 def _by_chance(keys: Any, wanted: dict[int, float], seed: int) -> Any:
-    """A side for each key: a number between 0 and 1 that the key and the seed settle, and where it falls."""
+    """Return a split for each key, by a number between 0 and 1 that depends on the key and the seed."""
     import numpy as np
 
     mixed = keys.astype(np.uint64) ^ np.uint64(seed % 2**32 * 0x9E3779B9 + 1)
@@ -79,7 +79,7 @@ def _assign_exactly(keys: Any, strata: Any, wanted: dict[int, float], seed: int)
 
 
 def _deal(sizes: Any, wanted: dict[int, float]) -> Any:
-    """Sides for the groups of one stratum, already shuffled: each wanted side gets its share of the rows."""
+    """Return splits for the shuffled groups of one stratum: each requested split gets its share of the rows."""
     import numpy as np
 
     sides = np.zeros(len(sizes), np.int8)
@@ -87,7 +87,7 @@ def _deal(sizes: Any, wanted: dict[int, float]) -> Any:
     for side, share in wanted.items():
         target = max(1, round(share * total))
         free = np.flatnonzero(sides == TRAIN)
-        # A text that fills a whole side by its repetitions stays in training, if others are there to choose.
+        # A text that fills a whole split by its repetitions stays in training, if there are others.
         fitting = free[sizes[free] <= target]
         candidates = fitting if len(fitting) else free
         filled = np.cumsum(sizes[candidates]) - sizes[candidates]
@@ -100,7 +100,7 @@ def _deal(sizes: Any, wanted: dict[int, float]) -> Any:
 
 
 def strata_of(labels: Any, task: Task) -> Any:
-    """Which rows have to be split alike: by class, by the rarest of several labels, by tenths of a number."""
+    """Return the stratum of each row: its class, the rarest of several labels, or the decile of a number."""
     import numpy as np
 
     if task.kind == "multilabel":
@@ -114,7 +114,7 @@ def strata_of(labels: Any, task: Task) -> Any:
 
 
 def _refuse_too_rare(keys: Any, strata: Any, task: Task, needed: int) -> None:
-    """Fewer than two labels with as many different texts as there are sides."""
+    """Raise if fewer than two labels have as many different texts as there are splits."""
     import numpy as np
 
     present = np.unique(strata)
@@ -131,7 +131,7 @@ def _refuse_too_rare(keys: Any, strata: Any, task: Task, needed: int) -> None:
 
 
 def _few_texts(keys: Any, most: int) -> int:
-    """How many different texts there are; no more than `most` are looked for in a long column."""
+    """Return the number of different texts; a long column is searched only for `most`."""
     import numpy as np
 
     head = len(np.unique(keys[: 100 * most]))
@@ -139,7 +139,7 @@ def _few_texts(keys: Any, most: int) -> int:
 
 
 def describe(sides: Any, made: Sequence[str]) -> str:
-    """The line that says how the rows were split."""
+    """Return the line about how the rows were split."""
     import numpy as np
 
     counts = np.bincount(sides, minlength=3)

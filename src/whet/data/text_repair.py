@@ -1,4 +1,4 @@
-"""Texts that were damaged on their way here: UTF-8 read as Latin-1, HTML entities, characters that take no room."""
+"""Repairs damaged texts: UTF-8 read as Latin-1, HTML entities, invisible characters."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ DAMAGES = {
     "zero-width": "Characters that take no room",
 }
 EXCERPT = 30
-# The first byte of a character in UTF-8, read as Latin-1, and behind it one that goes on, read as Windows-1252.
+# The first byte of a UTF-8 character read as Latin-1, followed by a continuation byte read as Windows-1252.
 _MOJIBAKE = "[\u00c2-\u00f4][\u0080-\u00bf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ]"
 _ENTITY = "&(#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});"
-# Joiners (U+200C and U+200D) stay: Persian, Indic scripts and emoji are written with them.
+# Joiners (U+200C and U+200D) stay: Persian, Indic scripts and emoji need them.
 _INVISIBLE = "[\u00ad\u200b\u2060\ufeff]"
 _PATTERNS = {"mojibake": _MOJIBAKE, "html-entities": _ENTITY, "zero-width": _INVISIBLE}
 _COMPILED = {kind: re.compile(pattern) for kind, pattern in _PATTERNS.items()}
@@ -30,11 +30,11 @@ class Damage:
 
     rows: set[int] = field(default_factory=set)
     example: tuple[str, str] = ("", "")
-    """What stands in the first of them, and what was meant."""
+    """The damaged text of the first row, and its repair."""
 
 
 def repair(text: str) -> str:
-    """The text without any of these damages; mending it again changes nothing."""
+    """Return the text without these damages; repairing it again changes nothing."""
     while True:
         better = text
         for kind in DAMAGES:
@@ -45,7 +45,7 @@ def repair(text: str) -> str:
 
 
 def repaired(texts: Any) -> tuple[Any, Any]:
-    """An Arrow array with its texts repaired, and the places of those that changed."""
+    """Return an Arrow array with repaired texts, and the indices of the changed ones."""
     import numpy as np
     import pyarrow as pa
 
@@ -63,7 +63,7 @@ def repaired(texts: Any) -> tuple[Any, Any]:
 
 
 def find_damage(texts: Any, rows: Any, found: dict[str, Damage]) -> None:
-    """Add the rows of these texts that can be repaired, by kind."""
+    """Add the repairable rows of these texts, by kind."""
     for kind in DAMAGES:
         suspects = _suspects(texts, kind)
         for place, text in zip(suspects.tolist(), texts.take(suspects).to_pylist(), strict=True):
@@ -74,7 +74,7 @@ def find_damage(texts: Any, rows: Any, found: dict[str, Damage]) -> None:
 
 
 def _suspects(texts: Any, kind: str) -> Any:
-    """Places of the texts that may have this damage: one quick search, so that clean texts cost next to nothing."""
+    """Return the indices of texts that may be damaged: one fast search, so that clean texts cost next to nothing."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -83,7 +83,7 @@ def _suspects(texts: Any, kind: str) -> Any:
 
 
 def _excerpts(before: str, after: str) -> tuple[str, str]:
-    """The word in which two texts begin to differ, as it is in each."""
+    """Return the first differing word of two texts."""
     same = next(
         (n for n, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), min(map(len, (before, after)))
     )
@@ -109,7 +109,7 @@ def _without_entities(text: str) -> str:
 
 
 def _character(found: re.Match[str]) -> str:
-    """The character that an entity stands for; a name that HTML does not have stays."""
+    """Return the character of an entity; unknown names stay."""
     return unescape(found[0]) if found[1].startswith("#") or f"{found[1]};" in html5 else found[0]
 
 

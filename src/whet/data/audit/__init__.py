@@ -1,4 +1,4 @@
-"""Finds what is wrong with the examples before time is spent on them.
+"""Finds problems in the examples before training.
 
 `audit.audit` runs every check; each other module is one kind of check.
 """

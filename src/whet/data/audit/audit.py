@@ -1,4 +1,4 @@
-"""What is wrong with the examples, before time is spent on them."""
+"""The audit: problems in the examples, found before training."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ CODES = {
     "surrogate": "halves of characters that were replaced",
 }
 VALIDATION_LEAK_LIMIT = 0.05
-"""Published validation sets repeat a few training texts; above this share the score means something else."""
+"""Published validation sets repeat a few training texts; above this share the score is misleading."""
 IMBALANCE = 10
 SMALL_CLASS = 10
 GIVEAWAY_ROWS = 50_000
 MAX_LISTED = 20
-"""Labels that a message lists before it counts the rest; `whet check --json` has all of them."""
+"""Labels that a message lists; the others are counted. `whet check --json` has all of them."""
 Place = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, or worth knowing."""
+    """A problem, or a fact worth knowing."""
 
     severity: str
     code: str
@@ -58,7 +58,7 @@ class Finding:
     message: str
     advice: str = ""
     rows: tuple[Place, ...] = ()
-    """Up to five places: split and row."""
+    """Up to five examples: split and row."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -73,7 +73,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Audit:
-    """What the examples are, and what was found in them."""
+    """Facts about the examples, and the findings."""
 
     source: str
     task: Task
@@ -81,16 +81,16 @@ class Audit:
     """By split: rows, unlabelled, labels (name to count, or the range of a regression), words."""
     findings: tuple[Finding, ...]
     overlap: dict[str, float] = field(default_factory=dict)
-    """Share of the rows of each other split whose text also stands in the training split."""
+    """Share of each other split's rows whose text is also in the training split."""
     tokens: dict[str, Any] = field(default_factory=dict)
-    """What a model's tokenizer makes of the texts (`audit_tokens`); empty where none was asked."""
+    """The tokenizer's facts about the texts (`audit_tokens`); empty without a tokenizer."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.severity == ERROR)
 
     def stop_unless_allowed(self, config: DataConfig | None = None) -> None:
-        """Raise what must not be trained on, unless the user lets it stand by name."""
+        """Raise for errors in the data, unless the user allowed them by name."""
         config = config or DataConfig()
         allowed = set(config.allow)
         for name in sorted(allowed - set(CODES)):
@@ -115,7 +115,7 @@ class Audit:
 
 
 def audit(examples: Examples) -> Audit:
-    """Look at every row of every split once. Neither a model nor a tokenizer is needed."""
+    """Check every row of every split once, without a model or a tokenizer."""
     splits = {name: load_columns(name, split, examples.task) for name, split in examples.rows.items()}
     same = find_duplicates(splits)
     checks: list[Callable[[], Iterable[Finding]]] = [
@@ -161,7 +161,7 @@ def _leaks(same: DuplicateIndex, came: Mapping[str, str]) -> Iterable[Finding]:
             if not len(shared):
                 continue
             share = len(shared) / len(other)
-            # Validation rows that were taken out of the training file are training rows to whoever wrote it.
+            # Validation rows that whet split off come from the user's training file, so their overlap with test counts.
             of_training = one.name == "train" or (came[one.name] == "made" and came[other.name] == "given")
             grave = of_training and (other.name == "test" or share > VALIDATION_LEAK_LIMIT)
             yield Finding(
@@ -176,7 +176,7 @@ def _leaks(same: DuplicateIndex, came: Mapping[str, str]) -> Iterable[Finding]:
 
 
 def _conflicts(same: DuplicateIndex, task: Task) -> Iterable[Finding]:
-    """The same text under different labels, in one split or across them."""
+    """Find equal texts with different labels, within and across splits."""
     texts, found = same.conflicts(task)
     if texts:
         rows = len(found)
@@ -211,7 +211,7 @@ def _duplicates(same: DuplicateIndex) -> Iterable[Finding]:
 
 
 def _near_duplicates(splits: Mapping[str, SplitColumns]) -> Iterable[Finding]:
-    """Within a split a note; between training and another split a warning."""
+    """Find near-duplicates: a note within a split, a warning between training and another split."""
     import numpy as np
 
     from whet.data.audit.near_duplicates import NearPairs
@@ -291,7 +291,8 @@ def _imbalance(splits: Mapping[str, SplitColumns], task: Task) -> Iterable[Findi
 
 
 def _unmeasured(splits: Mapping[str, SplitColumns], examples: Examples) -> Iterable[Finding]:
-    """Where whet made the split these are the labels with too few texts, all of which are for training."""
+    """Find labels without evaluation rows: in made splits, those with too few texts, which are all used for
+    training."""
     held = splits["train"].label_counts(examples.task) if "train" in splits else {}
     alike: dict[tuple[str, ...], list[str]] = {}
     for name, split in splits.items():

@@ -1,4 +1,4 @@
-"""A split as the audit sees it: a few numbers a row, and the texts of the first rows only."""
+"""The columns of a split for the audit: a few numbers per row, and the texts of the first rows."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from whet.task import Task
 HEAD_ROWS = 100_000
 MAX_PAIRS = 10
 HEAD_BYTES = 50_000_000
-"""What needs the texts themselves (near-duplicates, words that give a label away) looks at so much of a split."""
+"""The part of a split whose texts are checked (for near-duplicates and words that give the label away)."""
 
 
 @dataclass(frozen=True)
 class SplitColumns:
-    """Numpy arrays with one entry a row, and an Arrow table of the first rows."""
+    """Numpy arrays with one entry per row, and an Arrow table of the first rows."""
 
     name: str
     keys: Any
-    """Equal where the texts are; only those of the first rows are kept once the same texts are found."""
+    """Equal for equal texts; after duplicates are found, only those of the first rows are kept."""
     rows: Any
     labels: Any
     """int16 [n] with -1 for none, float32 [n] with NaN for none, int8 [n, k]; None without a column."""
     has_label: Any
     words: dict[str, Any]
-    """Words a row, for the text and its pair."""
+    """Words per row, of the text and of its pair."""
     head: Any
     damage: Mapping[str, Damage] = field(default_factory=dict)
-    """By kind: rows whose texts can be mended."""
+    """Rows with repairable texts, by kind of damage."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def only(self, chosen: Any) -> SplitColumns:
-        """The rows that a mask chooses."""
+        """Return the rows selected by a mask."""
         return replace(
             self,
             keys=self.keys[chosen],
@@ -50,15 +50,15 @@ class SplitColumns:
         )
 
     def places(self, indices: Any) -> tuple[tuple[str, int], ...]:
-        """The first five of these rows, as a person would count them."""
+        """Return the first five of these rows, counted from 1."""
         return tuple((self.name, int(row)) for row in self.rows[indices[:5]])
 
     def normalised(self, column: str, rows: int) -> Any:
-        """Texts of the first rows as they are compared."""
+        """Return the texts of the first rows in normalised form."""
         return normalised(_one(self.head.column(column).slice(0, rows)))
 
     def joined_texts(self) -> Any:
-        """Texts of the first rows, each with its pair behind it."""
+        """Return the texts of the first rows, each followed by its pair."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -66,7 +66,7 @@ class SplitColumns:
         return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, pa.scalar(" ", pa.large_string()))
 
     def label_codes(self) -> Any:
-        """Numbers that differ where labels differ, alike in every split."""
+        """Return numbers that are equal for equal labels, in all splits."""
         import numpy as np
 
         if self.labels.ndim == 1:
@@ -86,7 +86,7 @@ class SplitColumns:
         return {name: int(count) for name, count in zip(task.labels, counts, strict=True)}
 
     def summary(self, task: Task) -> dict[str, Any]:
-        """Rows, labels and lengths, for the report."""
+        """Return rows, labels and lengths for the report."""
         found: dict[str, Any] = {"rows": len(self.rows), "unlabelled": int((~self.has_label).sum())}
         if task.kind == "regression" and self.labels is not None and self.has_label.any():
             known = self.labels[self.has_label]
@@ -100,7 +100,7 @@ class SplitColumns:
 
 
 def several_labels(labels: Any, names: Sequence[str]) -> dict[str, Any]:
-    """How many labels a row has, and the pairs of labels that come together most often."""
+    """Return how many labels rows have, and the pairs of labels that occur together most often."""
     import numpy as np
     from scipy import sparse
 
@@ -136,7 +136,7 @@ def _distribution(words: Any) -> dict[str, float]:
 
 
 def _one(column: Any) -> Any:
-    """One array out of a chunked column, with 64-bit offsets so that any size fits."""
+    """Return a chunked column as one array, with 64-bit offsets for any size."""
     import pyarrow as pa
 
     chunks = [chunk.cast(pa.large_string()) for chunk in column.chunks]
@@ -144,7 +144,7 @@ def _one(column: Any) -> Any:
 
 
 def load_columns(name: str, split: SplitRows, task: Task) -> SplitColumns:
-    """One pass over a split of the examples, into arrays of the right size: nothing is held twice."""
+    """Read a split in one pass into arrays of the right size, without copies."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -165,7 +165,7 @@ def load_columns(name: str, split: SplitRows, task: Task) -> SplitColumns:
         for column in texts:
             find_damage(batch.column(column), rows[here], damage)
         for column in texts:
-            # Normalised texts have one blank between two words.
+            # Normalised texts have one space between words.
             words[column][here] = pc.count_substring(plain[column], " ").to_numpy(zero_copy_only=False) + 1
         if labels is not None:
             labels[here], has_label[here] = _labels(batch.column("label"), task)
@@ -182,7 +182,7 @@ def _empty_labels(task: Task, count: int) -> Any:
 
     if task.kind == "multilabel":
         return np.empty((count, len(task.labels)), np.int8)
-    # There are at most a thousand labels, and possibly a great many rows.
+    # There are at most a thousand labels, and possibly very many rows.
     return np.empty(count, np.float32 if task.kind == "regression" else np.int16)
 
 

@@ -1,4 +1,4 @@
-"""Which rows of all splits have the same text, from one sort: leaks, repetitions and conflicts are read off it."""
+"""Finds equal texts in all splits by one sort: leaks, repetitions and conflicts are read from it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from whet.task import Task
 
 @dataclass(frozen=True)
 class DuplicateIndex:
-    """Rows of all splits, ordered so that the same texts stand together, in the order of splits and rows.
+    """The rows of all splits, sorted so that equal texts are neighbours, in the order of splits and rows.
 
-    Everything here is one small number a row: at ten million rows the audit still fits into a laptop.
+    Every array holds one small number per row: at ten million rows the audit still fits into a laptop.
     """
 
     splits: tuple[SplitColumns, ...]
     order: Any
-    """Places in the splits, counted through all of them."""
+    """Row numbers, counted through all splits."""
     starts: Any
-    """Where in `order` each text begins."""
+    """The index in `order` at which each text starts."""
     owners: Any
     """The split of each row, in this order."""
     present: Any
-    """For each text, which splits have it: a bit each."""
+    """For each text the splits that contain it, one bit each."""
 
     def rows_also_in(self, first: int, second: int) -> Any:
-        """Rows of the second split whose text the first one has too."""
+        """Return rows of the second split whose text is also in the first."""
         import numpy as np
 
         both = (1 << first) | (1 << second)
@@ -35,7 +35,7 @@ class DuplicateIndex:
         return self._own(second, shared & (self.owners == second))
 
     def repetitions(self, split: int) -> Any:
-        """Rows whose text stands earlier in the same split."""
+        """Return rows whose text occurs earlier in the same split."""
         import numpy as np
 
         again = np.ones(len(self.order), bool)
@@ -44,10 +44,9 @@ class DuplicateIndex:
         return self._own(split, again & (self.owners == split))
 
     def conflicts(self, task: Task) -> tuple[int, Any]:
-        """How many texts have different labels, and their rows, counted through all splits.
+        """Return the number of texts with different labels, and their rows, counted through all splits.
 
-        Numbers differ where they are more than a quarter of their range apart: people who rate never agree to the
-        decimal.
+        Numbers differ if they are more than a quarter of their range apart, since ratings are never exactly equal.
         """
         import numpy as np
 
@@ -63,7 +62,7 @@ class DuplicateIndex:
             np.concatenate([self._filled(split, kind, end) for split in self.splits])[self.order]
             for end in ("least", "most")
         )
-        # Rows without a label are filled so that they neither lower the least nor raise the most.
+        # Rows without a label are filled so that they change neither the minimum nor the maximum.
         least = np.minimum.reduceat(high, self.starts)
         most = np.maximum.reduceat(low, self.starts)
         apart = most > least if allowance == 0 else np.maximum(most, least) - least > allowance
@@ -71,7 +70,7 @@ class DuplicateIndex:
         return int(apart.sum()), np.sort(self.order[np.repeat(apart, self._sizes()) & labelled])
 
     def by_split(self, rows: Any) -> dict[str, Any]:
-        """Rows that are counted through all splits as places within each, in rising order."""
+        """Split rows counted through all splits into sorted row numbers per split."""
         found, before = {}, 0
         for split in self.splits:
             inside = rows[(rows >= before) & (rows < before + len(split))]
@@ -94,7 +93,7 @@ class DuplicateIndex:
         return np.diff(np.concatenate([self.starts, [len(self.order)]]))
 
     def _own(self, split: int, mask: Any) -> Any:
-        """Places within one split, in the order of its rows."""
+        """Return the row numbers within one split, in order."""
         import numpy as np
 
         before = sum(len(other) for other in self.splits[:split])
@@ -109,7 +108,8 @@ class DuplicateIndex:
 
 
 def find_duplicates(splits: dict[str, SplitColumns]) -> DuplicateIndex:
-    """One stable sort over the keys of all splits, which then keep only the keys of their first rows."""
+    """Build the index by one stable sort over the keys of all splits, which then keep only the keys of their first
+    rows."""
     import numpy as np
 
     sizes = [len(split) for split in splits.values()]

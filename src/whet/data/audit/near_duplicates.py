@@ -1,4 +1,4 @@
-"""Texts that are almost the same: MinHash signatures, buckets by band, an exact count for what meets."""
+"""Finds near-duplicates: MinHash signatures, buckets by band, and an exact comparison within buckets."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from whet.data.audit.columns import SplitColumns
 from whet.data.text_hashes import SPREAD, normalised
 
 LIKENESS = 0.8
-"""Share of words and word pairs that two texts must have in common."""
+"""Smallest share of words and word pairs in common."""
 MIN_WORDS = 5
-"""Shorter texts are alike too easily: "not bad at all" and "not bad"."""
+"""Shorter texts are similar too easily: "not bad at all" and "not bad"."""
 BANDS, BAND_ROWS = 12, 5
-"""Texts with a likeness of 0.8 meet in at least one bucket with a probability of 99%; of 0.5, with 31%."""
+"""Texts with a similarity of 0.8 share a bucket with a probability of 99%, of 0.5 with 31%."""
 NEIGHBOURS = 3
-"""In a bucket each text is compared with so many that follow, and with the first: a bucket stays linear."""
+"""Each text of a bucket is compared with this many following ones and with the first, so that the work stays linear."""
 SEED = 42
 CHUNK = 10_000
 
 
 @dataclass(frozen=True)
 class NearPairs:
-    """Pairs of rows with texts that are alike, in the first rows of all splits."""
+    """Pairs of similar texts in the first rows of all splits."""
 
     pairs: Any
     """Two columns of rows, counted through the first rows of all splits."""
     starts: dict[str, tuple[int, int]]
-    """Where the rows of each split begin and end."""
+    """Start and end of each split's rows."""
 
     @classmethod
     def of(cls, splits: Mapping[str, SplitColumns]) -> NearPairs:
@@ -45,7 +45,7 @@ class NearPairs:
         return cls(near_duplicates(texts, keys), starts)
 
     def between(self, earlier: str, later: str) -> Any:
-        """Pairs of a row in the one split and a row in the other, as places within these splits."""
+        """Return pairs with one row in each of the two splits, as row numbers within them."""
         import numpy as np
 
         found, offsets = np.ones(len(self.pairs), bool), []
@@ -57,10 +57,9 @@ class NearPairs:
 
 
 def near_duplicates(texts: Any, keys: Any) -> Any:
-    """Pairs (i, j), i < j, of rows whose texts are alike but not the same, as an array of shape [n, 2].
+    """Return pairs (i, j), i < j, of rows with similar but not equal texts, as an array [n, 2].
 
-    `texts` is an Arrow array; `keys` tells the same texts from different ones, and only the first of the same
-    ones is compared.
+    `texts` is an Arrow array; `keys` are equal for equal texts, of which only the first is compared.
     """
     import numpy as np
 
@@ -74,7 +73,7 @@ def near_duplicates(texts: Any, keys: Any) -> Any:
     signatures = signatures[long_enough]
     candidates = _candidates(signatures)
     agreeing = _agreement(signatures, candidates)
-    # The estimate's deviation is about 0.05 here: nothing that could reach the limit is lost.
+    # The estimate has a deviation of about 0.05 here, so no pair near the limit is lost.
     likely = long_enough[candidates[agreeing >= LIKENESS - 0.2]]
 
     @lru_cache(maxsize=4096)
@@ -86,7 +85,7 @@ def near_duplicates(texts: Any, keys: Any) -> Any:
 
 
 def _signed(texts: Any) -> tuple[Any, Any, Any]:
-    """Shingles of all texts in one array, where each text's begin, and the texts' signatures."""
+    """Return all texts' shingles in one array, the start of each text, and the signatures."""
     import numpy as np
     from rensa import RMinHash
 
@@ -96,7 +95,7 @@ def _signed(texts: Any) -> tuple[Any, Any, Any]:
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint64)
         matrix = RMinHash.digest_matrix_from_flat_token_hashes(flat, offsets, BANDS * BAND_ROWS, SEED)
         signatures.append(np.array(matrix.to_rows(), np.uint32))
-        # Half of each hash is enough to compare two texts by, and takes half the memory.
+        # Half of each hash is enough for comparing two texts, and takes half the memory.
         hashes.append(flat.astype(np.uint32))
         sizes.append(lengths)
     if not hashes:
@@ -105,7 +104,7 @@ def _signed(texts: Any) -> tuple[Any, Any, Any]:
 
 
 def _shingles(texts: Any) -> tuple[Any, Any]:
-    """Hashes of the words and of the word pairs of each text, one text after another, and how many each has."""
+    """Return hashes of each text's words and word pairs, text after text, and their number per text."""
     import numpy as np
     import pyarrow.compute as pc
     from pandas.util import hash_array
@@ -125,7 +124,7 @@ def _shingles(texts: Any) -> tuple[Any, Any]:
 
 
 def _candidates(signatures: Any) -> Any:
-    """Pairs of rows that share a bucket in some band."""
+    """Return pairs of rows that share a bucket."""
     import numpy as np
 
     count = len(signatures)
@@ -147,14 +146,14 @@ def _candidates(signatures: Any) -> Any:
 
 
 def _coded(one: Any, other: Any, count: int) -> Any:
-    """Two row numbers as one, the smaller first: far quicker to sort than pairs."""
+    """Encode two row numbers as one, the smaller first: much faster to sort than pairs."""
     import numpy as np
 
     return np.minimum(one, other) * count + np.maximum(one, other)
 
 
 def _agreement(signatures: Any, candidates: Any) -> Any:
-    """The share of equal signature entries, which estimates the likeness."""
+    """Return the share of equal signature entries, which estimates the similarity."""
     import numpy as np
 
     agreeing = np.zeros(len(candidates))
@@ -165,6 +164,6 @@ def _agreement(signatures: Any, candidates: Any) -> Any:
 
 
 def _likeness(one: frozenset[int], other: frozenset[int]) -> float:
-    """Shingles in common over all shingles."""
+    """Return the number of common shingles over that of all shingles."""
     common = len(one & other)
     return common / (len(one) + len(other) - common)

@@ -1,4 +1,4 @@
-"""What gives a label away: another column of the source, a word of the text, or a pair that never varies."""
+"""Finds shortcuts to the label: another column of the source, or a word of the text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MIN_ROWS = 20
 
 
 def shortcut_columns(split: RawSplit, columns: Columns, reader: LabelReader) -> list[str]:
-    """Columns the model does not read whose value settles the label, in the first rows."""
+    """Return columns that the model does not read but whose value determines the label, in the first rows."""
     used = {*columns.texts, *label_columns(split, reader.column)}
     others = [name for name in split.columns if name not in used and _countable(split, name)]
     if not others or reader.task.kind not in ("binary", "multiclass"):
@@ -28,7 +28,7 @@ def _countable(split: RawSplit, name: str) -> bool:
 
 
 def _settles(values: list[Any], labels: list[Any]) -> bool:
-    """Each value comes with one label only, and few values cover many rows."""
+    """Return whether each value has one label only, and few values cover many rows."""
     seen: dict[Any, Any] = {}
     for value, label in zip(values, labels, strict=True):
         if seen.setdefault(value, label) != label:
@@ -37,7 +37,7 @@ def _settles(values: list[Any], labels: list[Any]) -> bool:
 
 
 def telling_words(texts: Any, labels: Any, task: Task) -> dict[str, str]:
-    """Label names that stand in nearly every text of that label and in nearly no other: label to word."""
+    """Return label names that occur in nearly all texts of that label and in nearly no other: label to word."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -54,7 +54,7 @@ def telling_words(texts: Any, labels: Any, task: Task) -> dict[str, str]:
 
 
 def telling_ends(texts: Any, labels: Any) -> list[str]:
-    """`first` or `last`: the word at that end of the text settles the label, as in `spam: win a prize`."""
+    """Return `first` or `last` if the word at that end of the text determines the label, as in `spam: win a prize`."""
     import pyarrow.compute as pc
 
     patterns = {"first": r"^(?P<word>\S+).*$", "last": r"^.*?(?P<word>\S+)$"}

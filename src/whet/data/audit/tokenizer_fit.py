@@ -1,4 +1,4 @@
-"""What the audit says of a model's tokenizer: text that it does not know, does not reach or cannot tell apart."""
+"""The audit's checks of a tokenizer: text that it cannot represent, does not reach or cannot distinguish."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from whet.data.tokens.facts import TokenFacts
 from whet.data.tokens.pieces import Long
 
 FEW_UNKNOWN = 0.03
-"""Share of unknown tokens from which on it is worth a warning: names and signs make up less."""
+"""Share of unknown tokens from which on the audit warns: names and symbols make up less."""
 MAX_UNKNOWN = 0.5
 OFTEN_CUT = 0.1
 MUCH_UNREAD = 0.05
@@ -21,7 +21,7 @@ MULTILINGUAL = "intfloat/multilingual-e5-small"
 def with_tokens(
     report: Audit, facts: Mapping[str, TokenFacts], model: str, max_length: int, long: Long = "head"
 ) -> Audit:
-    """The same audit with what this model's tokenizer makes of the texts."""
+    """Return the audit with the tokenizer's findings."""
     splits = {}
     for name, found in facts.items():
         means = [words.get("mean", 0.0) for words in report.splits[name]["words"].values()]
@@ -46,7 +46,7 @@ def _scope(facts: Iterable[TokenFacts]) -> str:
 
 
 def _unknown(facts: Mapping[str, TokenFacts], model: str) -> Iterable[Finding]:
-    """All splits together: the writing is that of the source."""
+    """Check all splits together: the writing is that of the source."""
     every = facts.values()
     tokens, unknown = sum(each.tokens for each in every), sum(each.unknown for each in every)
     rows, empty = sum(each.rows for each in every), sum(each.unknown_rows for each in every)

@@ -1,4 +1,4 @@
-"""Reads a source (file, folder, hub name, Python object) into a raw table: columns as they stand in the source.
+"""Reads a source (file, folder, hub name, Python object) into a raw table with the source's columns.
 
-`source.find_source` recognises what was given; `source.read_source` calls the reader for it.
+`source.find_source` recognises the source; `source.read_source` calls the reader for it.
 """

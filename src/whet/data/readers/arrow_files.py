@@ -1,4 +1,4 @@
-"""Parquet and Arrow files: read in batches, with the label names that the file itself declares."""
+"""Reads Parquet and Arrow files in batches, with the label names that the file declares."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from whet.utils.text import neutral
 
 
 def read_parquet(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
-    """A Parquet file; only the columns that are asked for are read."""
+    """Read a Parquet file, only the requested columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -23,7 +23,7 @@ def read_parquet(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
             schema, rows = file.schema_arrow, file.metadata.num_rows
             groups = range(file.metadata.num_row_groups)
             size = sum(file.metadata.row_group(index).total_byte_size for index in groups)
-            _ = schema.names  # decoded on the way: names that are no text come up here
+            _ = schema.names  # invalid column names show here
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _not_readable(path, "Parquet", error) from None
 
@@ -40,7 +40,7 @@ def read_parquet(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
 
 
 def read_arrow(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
-    """An Arrow file (IPC file or stream, Feather), mapped into memory."""
+    """Read an Arrow file (IPC file or stream, Feather), mapped into memory."""
     import pyarrow as pa
 
     try:
@@ -80,7 +80,7 @@ def _split(schema: Any, read: Any, part: Part) -> RawSplit:
 
 
 def declared_names(metadata: dict[bytes, bytes]) -> dict[str, tuple[str, ...]]:
-    """Label names out of the features that the datasets library writes into Arrow and Parquet files."""
+    """Return label names from the features that the datasets library writes into Arrow and Parquet files."""
     try:
         features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
         found = {}

@@ -1,4 +1,4 @@
-"""CSV and TSV, read strictly and in a stream: a file that is not quite a table is refused with the row."""
+"""Reads CSV and TSV strictly and in a stream: an invalid row raises with its number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BATCH_CHARACTERS = 32_000_000
 
 
 def read_delimited(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
-    """The rows of a delimited file as strings."""
+    """Return the rows of a delimited file as strings."""
     limit = int(config.max_field_mb * 1_000_000)
     sample, whole = _sample(path, config.encoding, limit)
     if not any(line.strip() for line in sample):
@@ -72,7 +72,7 @@ def _note(dialect: Dialect, header: Sequence[str] | None) -> str:
 
 
 def _sample(path: Path, encoding: str, limit: int) -> tuple[list[str], bool]:
-    """The first lines, and whether they are all."""
+    """Return the first lines, and whether they are all."""
     found: list[str] = []
     size = 0
     try:
@@ -87,15 +87,15 @@ def _sample(path: Path, encoding: str, limit: int) -> tuple[list[str], bool]:
 
 
 def _longest_line(limit: int) -> int:
-    """A line may hold several fields, but not any number of them."""
+    """A line may hold several fields, but its length is limited."""
     return 16 * limit + 65_536
 
 
 def _shape(sample: Sequence[str], dialect: Dialect, config: DataConfig, file: str) -> tuple[list[str] | None, int]:
-    """The header, where there is one, and the number of columns."""
+    """Return the header, if there is one, and the number of columns."""
     rows: list[list[str]] = []
     reader = dialect.reader(iter(sample))
-    with contextlib.suppress(csv.Error):  # the strict pass over the whole file will say where
+    with contextlib.suppress(csv.Error):  # the strict pass over the whole file reports where
         rows.extend(row for row in reader if row)
     if not rows:
         return None, 1
@@ -119,7 +119,7 @@ def _names(header: Sequence[str] | None, width: int, file: str) -> list[str]:
 
 
 class _Rows:
-    """Rows of a file in lists, each with the right number of columns."""
+    """Rows of a file as lists, each with the right number of columns."""
 
     def __init__(self, path: Path, dialect: Dialect, encoding: str, limit: int) -> None:
         self.path, self.dialect, self.encoding, self.limit = path, dialect, encoding, limit
@@ -140,7 +140,7 @@ class _Rows:
                     number = done + len(rows) + (0 if skip_first else 1)
                     raise self._ragged(number, width, len(row), line + 1)
                 if blanks and width == 1 and (rows or done):
-                    # In a list of texts a blank line between two others is an empty text, not nothing.
+                    # In a list of texts a blank line between others is an empty text.
                     rows.extend([[""]] * blanks)
                 blanks, line = 0, reader.line_num
                 rows.append(row)
@@ -212,7 +212,7 @@ def _too_large(file: str, row: int, limit: int) -> DataError:
 
 
 def record_batch(rows: list[list[str]], names: list[str], limit: int, file: str, before: int) -> tuple[Any, int]:
-    """A record batch of strings, and how many surrogates had to be replaced in it."""
+    """Return a record batch of strings, and how many surrogates were replaced."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

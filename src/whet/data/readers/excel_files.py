@@ -1,4 +1,4 @@
-"""Excel sheets (.xlsx), read row by row."""
+"""Reads Excel sheets (.xlsx) row by row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAMPLE_ROWS = 1000
 
 
 def read_excel(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
-    """The one sheet that has rows, its cells as they would be typed: 1 and not 1.0."""
+    """Read the one sheet with rows, with cells as they are typed: 1 and not 1.0."""
     book = _open(path)
     try:
         rows = _cells(_sheet(book, path, config.sheet), path)
@@ -60,17 +60,17 @@ def _open(path: Path) -> Any:
     _refuse_bomb(path)
     try:
         return openpyxl.load_workbook(path, read_only=True, data_only=True)
-    except Exception as error:  # zipfile, XML and openpyxl each have their own
+    except Exception as error:  # zipfile, XML and openpyxl have exceptions of their own
         raise DataError(f"it cannot be read as an Excel file: {error}.", file=path.name) from None
 
 
 def _refuse_bomb(path: Path) -> None:
-    """A workbook is a zip file; what its parts say they unpack to is the most that is ever read of them."""
+    """Refuse a zip bomb: at most the declared unpacked size of a workbook's parts is ever read."""
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(part.file_size for part in archive.infolist())
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-        return  # the reader says what is wrong
+        return  # the reader reports the error
     if size > max(HARMLESS_BYTES, MAX_TIMES * path.stat().st_size):
         raise DataError(
             f"the workbook unpacks to {size / 1e9:.1f} GB, more than {MAX_TIMES} times its size.",
@@ -80,7 +80,7 @@ def _refuse_bomb(path: Path) -> None:
 
 
 def _sheet(book: Any, path: Path, name: str | None) -> Any:
-    """The sheet of that name, or the only one with rows."""
+    """Return the sheet of that name, or the only one with rows."""
     if name is not None:
         titles = [sheet.title for sheet in book.worksheets]
         found = own_name(name, titles)
@@ -101,7 +101,7 @@ def _sheet(book: Any, path: Path, name: str | None) -> Any:
 
 
 def _cells(sheet: Any, path: Path) -> Iterator[list[str]]:
-    """Rows of text without the empty ones, which spreadsheets leave behind in numbers."""
+    """Yield rows of text without the empty ones, of which spreadsheets leave many."""
     try:
         for row in sheet.iter_rows(values_only=True):
             cells = [_written(value) for value in row]

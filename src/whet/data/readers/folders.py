@@ -1,4 +1,4 @@
-"""Folders as sources: files named after splits, or one sub-folder a label that holds text files."""
+"""Reads folders: files named after splits, or one subfolder of text files per label."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ UNLABELLED = ("unsup", "unsupervised", "unlabeled", "unlabelled")
 
 
 def split_of(path: Path) -> str | None:
-    """The split that a name stands for: train.csv, dev_full.tsv, snli_1.0_test.jsonl."""
+    """Return the split of a file name: train.csv, dev_full.tsv, snli_1.0_test.jsonl."""
     words = re.split(r"[-_ .]+", path.name.casefold())
     found = {SPLITS[word] for word in words if word in SPLITS}
     return found.pop() if len(found) == 1 else None
 
 
 def find_folder(folder: Path) -> Source:
-    """Split files, or sub-folders of text files, or an error that says what is there."""
+    """Find split files, or subfolders of text files, or raise an error that lists the contents."""
     entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith((".", "_")))
     tables = [entry for entry in entries if entry.is_file() and plain_suffix(entry) in TABLES]
     folders = [entry for entry in entries if entry.is_dir()]
@@ -77,7 +77,7 @@ def find_folder(folder: Path) -> Source:
 
 
 def are_parts(tables: list[Path]) -> bool:
-    """Whether the files are one table in parts: Parquet files, or others whose names differ by a number alone."""
+    """Return whether the files are parts of one table: Parquet files, or names that differ by a number alone."""
     kinds = {plain_suffix(path) for path in tables}
     if len(kinds) > 1:
         return False
@@ -85,7 +85,7 @@ def are_parts(tables: list[Path]) -> bool:
 
 
 def split_files(folder: Path) -> dict[str, tuple[Path, ...]]:
-    """Table files of a folder that are named after splits."""
+    """Return table files of a folder that are named after splits."""
     found: dict[str, list[Path]] = {}
     if folder.is_dir():
         for path in sorted(folder.iterdir()):
@@ -192,7 +192,7 @@ def _with_label(split: RawSplit, label: str) -> RawSplit:
 
 
 def _labelled_folders(folder: Path, folders: list[Path]) -> Source | None:
-    """pos/ and neg/ here, or in each of train/ and test/."""
+    """Find pos/ and neg/ here, or in each of train/ and test/."""
     splits = {split_of(entry): entry for entry in folders}
     if all(name is not None for name in splits) and len(splits) == len(folders):
         inner = {
@@ -224,7 +224,7 @@ def _labelled_folders(folder: Path, folders: list[Path]) -> Source | None:
 def read_labelled_folders(
     labels: dict[str, dict[str, list[Path]]], config: DataConfig, scratch: Path
 ) -> dict[str, RawSplit]:
-    """A row a file, in the order of their names: its text, and its folder's name as the label."""
+    """Return one row per file, sorted by name: its text, with its folder's name as the label."""
     return {split: _read_split(split, folders, config, scratch) for split, folders in labels.items()}
 
 

@@ -1,4 +1,4 @@
-"""What `predict` was given: one text or many, alone or in pairs, or a table that has them in its columns."""
+"""Reads the input of `predict`: one text or many, single or in pairs, or a table with text columns."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class GivenTexts:
     first: list[str]
     second: list[str] | None
     single: bool = False
-    """Whether it was one text, or one pair, and not a list of them."""
+    """Whether it was one text or one pair instead of a list."""
 
 
 def given_texts(texts: Any, pairs: Any = None, *, trained: Mapping[str, str | None] | None = None) -> GivenTexts:
-    """The texts of whatever was given. `trained` names the columns that the model was trained on, if that is known."""
+    """Return the texts of any input. `trained` names the columns of the training data, if known."""
     if is_split_map(texts):
         if len(texts) > 1:
             raise UsageError(f"predict was given the splits {', '.join(map(str, texts))}.", "Give one of them.")
@@ -40,13 +40,13 @@ def given_texts(texts: Any, pairs: Any = None, *, trained: Mapping[str, str | No
 
 
 def _is_one_pair(texts: Any, trained: Mapping[str, str | None] | None) -> bool:
-    """("A text.", "Another one.") for a model of pairs; for one of single texts these are two of them."""
+    """Return whether this is a pair: ("A text.", "Another one.") is one for a model of pairs, else two texts."""
     reads_pairs = bool((trained or {}).get("pair"))
     return reads_pairs and isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(t, str) for t in texts)
 
 
 def _from_table(table: Any, trained: Mapping[str, str | None]) -> GivenTexts:
-    """The columns that the model was trained on; where that is not known, those that look like it."""
+    """Return the columns of the training data; if unknown, those that look like texts."""
     split = read_object(table)
     config = DataConfig(text=trained.get("text"), pair=trained.get("pair"))
     try:
@@ -91,7 +91,7 @@ def _checked(texts: list[Any]) -> list[str]:
 
 
 def _listed(values: Any, name: str) -> list[Any]:
-    """Texts out of whatever holds several: a list, an array, a column. A text or a mapping only looks like it."""
+    """Return texts from anything that holds several: a list, an array, a column; not from a text or a mapping."""
     if isinstance(values, str | bytes | Mapping | set | frozenset) or not isinstance(values, Iterable):
         raise UsageError(
             f"predict was given {_short(values)} as {name}.", "Give a text, a list of texts, or a table with them."

@@ -1,4 +1,4 @@
-"""Data sets by name, through the datasets library: `imdb`, `glue/mrpc`, `owner/name`, `owner/name/config`."""
+"""Loads data sets by name with the datasets library: `imdb`, `glue/mrpc`, `owner/name`, `owner/name/config`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from whet.errors import DataError, EnvironmentFault
 PROBE_SECONDS = 3.0
 ANSWER_HOLDS_SECONDS = 60.0
 _answers: dict[str, tuple[float, bool]] = {}
-"""When each address was tried, and whether it could be reached."""
+"""The time of each address's last check, and its result."""
 
 
 def load_hub(name: str) -> Any:
-    """All splits of a data set; the library's cache serves it without a network afterwards."""
+    """Return all splits of a data set; afterwards the library's cache works without a network."""
     import datasets
 
     problems: list[Exception] = []
@@ -29,14 +29,14 @@ def load_hub(name: str) -> Any:
         for path, config in _readings(name):
             try:
                 return datasets.load_dataset(path, config)
-            except Exception as error:  # the library raises whatever its layers raise
+            except Exception as error:  # the library raises many kinds of errors
                 problems.append(error)
     raise _explained(name, problems)
 
 
 @contextlib.contextmanager
 def _quiet_hub() -> Iterator[None]:
-    """The hub's client without chatter."""
+    """Silence the hub's client."""
     import datasets
 
     log = logging.getLogger("huggingface_hub")
@@ -56,9 +56,9 @@ def _quiet_hub() -> Iterator[None]:
 
 @contextlib.contextmanager
 def cache_only_without_network() -> Iterator[bool]:
-    """Without a network the hub's client looks into its cache at once, not after a minute of trying again.
+    """Make the hub's client use its cache at once if there is no network, instead of after a minute of retries.
 
-    Gives whether it is cut off from the hub, by the user's wish or by the lack of a network.
+    Yields whether the hub is unavailable, by the user's setting or for lack of a network.
     """
     from huggingface_hub import constants
 
@@ -71,7 +71,7 @@ def cache_only_without_network() -> Iterator[bool]:
 
 
 def reachable(endpoint: str) -> bool:
-    """Whether something answers at the hub's address: one attempt, a few seconds at most."""
+    """Return whether the hub's address answers: one attempt of at most a few seconds."""
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
         return True  # only the proxy can tell
     tried, answer = _answers.get(endpoint, (-ANSWER_HOLDS_SECONDS, False))
@@ -85,7 +85,7 @@ def reachable(endpoint: str) -> bool:
         with contextlib.suppress(OSError), socket.create_connection((parts.hostname or "", port), PROBE_SECONDS):
             connected.set()
 
-    # In a thread, for the search for the name's address has no time limit of its own.
+    # In a thread, because resolving the name has no time limit.
     attempt = threading.Thread(target=connect, daemon=True)
     attempt.start()
     attempt.join(PROBE_SECONDS)
@@ -94,7 +94,7 @@ def reachable(endpoint: str) -> bool:
 
 
 def _readings(name: str) -> list[tuple[str, str | None]]:
-    """A name with one slash may be data set and config, or owner and data set."""
+    """Return the readings of a name with one slash: data set and config, or owner and data set."""
     parts = name.split("/")
     if len(parts) == 1:
         return [(name, None)]

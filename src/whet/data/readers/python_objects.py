@@ -18,16 +18,16 @@ from whet.errors import DataError
 
 NAME = "data"
 Column = tuple[Any, tuple[str, ...] | None]
-"""Values that pyarrow takes, and the order of labels where the column declares one."""
+"""Values for pyarrow, and the order of labels if the column declares one."""
 
 
 def is_split_map(source: Any) -> bool:
-    """A mapping of split names to tables, as DatasetDict is."""
+    """Return whether this maps split names to tables, like a DatasetDict."""
     return isinstance(source, Mapping) and bool(source) and all(map(is_table, source.values()))
 
 
 def is_table(value: Any) -> bool:
-    """Whether the value has columns with names."""
+    """Return whether the value has named columns."""
     if isinstance(value, Mapping):
         columns = all(is_column(each) or isinstance(each, list | tuple) for each in value.values())
         return bool(value) and columns and not is_split_map(value)
@@ -40,20 +40,20 @@ def is_table(value: Any) -> bool:
 
 
 def is_column(value: Any) -> bool:
-    """Whether the value holds several values without a name for each: a list, an array, a Series."""
+    """Return whether the value holds several unnamed values: a list, an array, a Series."""
     several = isinstance(value, Sized) and isinstance(value, Iterable)
     return several and not isinstance(value, str | bytes | Mapping | set | frozenset) and not is_table(value)
 
 
 def is_a(value: Any, package: str, *names: str) -> bool:
-    """isinstance, for packages that are not imported only to find out."""
+    """isinstance for packages that are not imported for the check."""
     module = sys.modules.get(package)
     kinds = tuple(getattr(module, name) for name in names if hasattr(module, name))
     return isinstance(value, kinds)
 
 
 def read_object(source: Any, name: str = NAME) -> RawSplit:
-    """One split out of a table, a column of texts, or (texts, labels)."""
+    """Return one split from a table, a column of texts, or (texts, labels)."""
     if is_table(source):
         return _from_table(source, name)
     if is_a(source, "pandas", "Series") and source.name is not None:
@@ -113,7 +113,7 @@ def _from_lists(texts: Any, labels: Any, name: str) -> RawSplit:
 
 
 def values_of(column: Iterable[Any]) -> list[Any]:
-    """The values of a column as Python's own: a row of an array with two columns becomes a list of two."""
+    """Return a column's values as Python objects: a row of an array with two columns becomes a list of two."""
     for method in ("to_pylist", "tolist"):
         if hasattr(column, method):
             return list(getattr(column, method)())
@@ -128,7 +128,7 @@ def _from_pandas(frame: Any, name: str) -> RawSplit:
 
 
 def _from_series(series: Any) -> Column:
-    """What is missing becomes None; a Categorical keeps the order of the categories that occur."""
+    """Missing values become None; a Categorical keeps the order of its categories that occur."""
     import pandas as pd
 
     def present(value: Any) -> Any:
@@ -168,7 +168,7 @@ def _from_dataset(dataset: Any, name: str) -> RawSplit:
 
 
 def _from_columns(columns: Mapping[Any, Any], name: str) -> RawSplit:
-    """A split, column by column, so that a column nobody needs cannot spoil the others."""
+    """Return a split column by column, so that an unused column cannot cause errors."""
     import pyarrow as pa
 
     lengths = {str(column): len(values) for column, values in columns.items()}
@@ -192,7 +192,7 @@ def _from_columns(columns: Mapping[Any, Any], name: str) -> RawSplit:
 
 
 def _column(values: Any) -> Column:
-    """A column as pyarrow takes it."""
+    """Return a column for pyarrow."""
     if is_a(values, "pandas", "Series"):
         return _from_series(values)
     if is_a(values, "polars", "Series"):
@@ -204,7 +204,7 @@ def _column(values: Any) -> Column:
 
 
 def _array(values: Any) -> tuple[Any, int]:
-    """The values as an Arrow array, and how many lone surrogates were replaced in them."""
+    """Return the values as an Arrow array, and how many lone surrogates were replaced in them."""
     import pyarrow as pa
 
     if isinstance(values, pa.Array):

@@ -1,4 +1,4 @@
-"""What a source is, and which reader takes it: a path, a glob, standard input, a name, or a Python object."""
+"""Recognises a source and chooses its reader: a path, a glob, standard input, a name, or a Python object."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ FOREIGN = {
     b"\x89HDF\r\n": ("an HDF5 file", "Save the rows as CSV, JSON lines or Parquet."),
     b"Obj\x01": ("an Avro file", "Save the rows as Parquet or JSON lines."),
 }
-"""Files that hold tables and are not read, by their first bytes."""
+"""Files with tables that are not supported, by their first bytes."""
 DELIMITED = (".csv", ".tsv", ".tab", ".txt", ".psv")
 
 
 @dataclass(frozen=True)
 class Source:
-    """What was found under the name the user gave, before anything is read."""
+    """The source behind a name, before anything is read."""
 
     kind: str
     """`files`, `labelled folders`, `labelled files`, `splits in a file`, `hub` or `object`."""
@@ -44,7 +44,7 @@ class Source:
 
 
 def find_source(source: Any, config: DataConfig, scratch: Path) -> Source:
-    """What the user points at. Nothing is read yet but names and, for standard input, its bytes."""
+    """Return the source behind a name. Only names are read, and for standard input its bytes."""
     if not isinstance(source, str | os.PathLike):
         return Source("object", "data", value=source)
     name = os.fspath(source)
@@ -122,7 +122,7 @@ def _neighbours(path: Path) -> str:
 
 
 def _did_you_mean(path: Path) -> str:
-    """The entry beside it that is called the same but for its ending; else one that is called almost so."""
+    """Return the neighbour with the same name but another suffix, or else one with a similar name."""
     from difflib import get_close_matches
 
     from whet.data.readers.folders import TABLES
@@ -131,7 +131,7 @@ def _did_you_mean(path: Path) -> str:
         names = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
     except OSError:
         names = []
-    names.sort(key=lambda name: plain_suffix(name) not in TABLES)  # what can be read first
+    names.sort(key=lambda name: plain_suffix(name) not in TABLES)  # readable sources first
     bare = {name: _without_ending(name, TABLES) for name in names}
     own = _without_ending(path.name, TABLES)
     near = get_close_matches(own, [each for each in bare.values() if each], n=1, cutoff=0.6)
@@ -149,7 +149,7 @@ def _without_ending(name: str, endings: tuple[str, ...]) -> str:
 
 
 def _with_given_splits(found: Source, config: DataConfig) -> Source:
-    """The source with the files that --validation and --test name."""
+    """Return the source with the files of --validation and --test."""
     files = dict(found.files)
     for split, given in (("validation", config.validation), ("test", config.test)):
         if given is None:
@@ -168,7 +168,7 @@ def _standard_input() -> BinaryIO:
 
 
 def readable_twice(name: str, scratch: Path) -> str:
-    """The source, or the file that now holds what could be read only once: standard input, a pipe."""
+    """Return the source, or a file with the contents of one that can be read only once: standard input, a pipe."""
     try:
         if name == "-":
             return str(_spool(_standard_input(), scratch))
@@ -181,7 +181,7 @@ def readable_twice(name: str, scratch: Path) -> str:
 
 
 def _spool(stream: BinaryIO, scratch: Path) -> Path:
-    """A stream on disk: it has to be looked at more than once."""
+    """Write a stream to disk, because it is read more than once."""
     path = scratch / "standard input"
     with open(path, "wb") as file:
         while block := stream.read(1 << 20):
@@ -190,7 +190,7 @@ def _spool(stream: BinaryIO, scratch: Path) -> Path:
 
 
 def read_source(source: Source, config: DataConfig, scratch: Path) -> dict[str, RawSplit]:
-    """The splits of a source, each with the columns it has there."""
+    """Return the splits of a source, with their columns."""
     if source.kind == "hub":
         from whet.data.readers.hub import load_hub
 
@@ -222,7 +222,7 @@ def read_source(source: Source, config: DataConfig, scratch: Path) -> dict[str, 
 
 
 def read_objects(value: Any, name: str) -> dict[str, RawSplit]:
-    """Splits of a Python object: those of a mapping, or one that is called train."""
+    """Return the splits of a Python object: those of a mapping, or one called train."""
     from whet.data.readers.python_objects import is_split_map, read_object
 
     if not is_split_map(value):
@@ -238,7 +238,7 @@ def read_objects(value: Any, name: str) -> dict[str, RawSplit]:
 
 
 def read_file(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
-    """One file, by what it holds: first its first bytes, then its name."""
+    """Read one file by its first bytes, or else by its name."""
     start = first_bytes(path, 4096)
     if not start:
         raise DataError("the file is empty.", file=path.name)
@@ -250,7 +250,7 @@ def read_file(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
 
 
 def reader_of(path: Path, start: bytes) -> Reader:
-    """Which reader takes a file with this name and these first bytes."""
+    """Return the reader for a file with this name and these first bytes."""
     from whet.data.readers.excel_files import read_excel
     from whet.data.readers.json_files import read_json
 

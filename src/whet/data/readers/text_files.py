@@ -1,4 +1,4 @@
-"""Opening files: compression seen from the content, decoding with a byte offset for what is not text."""
+"""Opens files: detects compression from the content, and reports the byte offset of invalid text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOREIGN_TEXT = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", co
 
 
 def plain_suffix(path: str | Path) -> str:
-    """The suffix that tells the format: `.csv` for `reviews.csv.gz`."""
+    """Return the suffix of the format: `.csv` for `reviews.csv.gz`."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     while suffixes and suffixes[-1] in COMPRESSED_SUFFIXES:
         suffixes.pop()
@@ -25,7 +25,7 @@ def plain_suffix(path: str | Path) -> str:
 
 
 def first_bytes(path: Path, count: int = 4096) -> bytes:
-    """The beginning of the file's content, decompressed."""
+    """Return the beginning of the file's decompressed content."""
     with open_binary(path) as stream:
         try:
             return stream.read(count)
@@ -34,7 +34,7 @@ def first_bytes(path: Path, count: int = 4096) -> bytes:
 
 
 def open_binary(path: Path) -> BinaryIO:
-    """The content of a file as bytes, decompressed where its first bytes say so."""
+    """Return the content of a file as bytes, decompressed if its first bytes show a compression."""
     import pyarrow as pa
 
     try:
@@ -49,7 +49,7 @@ def open_binary(path: Path) -> BinaryIO:
 
 
 class _Unpacked(io.RawIOBase):
-    """What a compressed file holds, as long as that is in proportion: a small file can unpack without end."""
+    """Reads a compressed file up to a proportional size: a small file can unpack without end."""
 
     def __init__(self, path: Path, stream: Any) -> None:
         self._path, self._stream, self._count = path, stream, 0
@@ -72,7 +72,7 @@ class _Unpacked(io.RawIOBase):
 
 
 def unreadable(path: Path, error: OSError) -> Exception:
-    """The error for a file that cannot be opened."""
+    """Return the error for a file that cannot be opened."""
     if isinstance(error, FileNotFoundError):
         return DataError(f"There is no file {str(path)!r}.")
     if isinstance(error, IsADirectoryError):
@@ -85,7 +85,7 @@ def broken_compression(path: Path, error: Exception) -> DataError:
 
 
 class TextReader(io.RawIOBase):
-    """Bytes that pass through, checked: a decoding error later can name the byte's place in the file."""
+    """Passes bytes on and checks them, so that a decoding error can name the position in the file."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._stream = path, open_binary(path)
@@ -107,7 +107,7 @@ class TextReader(io.RawIOBase):
 
 
 def open_text(path: Path, encoding: str) -> io.TextIOWrapper:
-    """Text with its line ends untouched. UTF-8 may start with a BOM; surrogates pass, to be counted later."""
+    """Open text with unchanged line ends. UTF-8 may start with a BOM; surrogates are counted later."""
     try:
         name = codecs.lookup(encoding).name
     except LookupError:
@@ -131,7 +131,7 @@ def open_text(path: Path, encoding: str) -> io.TextIOWrapper:
 
 
 def lines(path: Path, encoding: str, longest: int) -> Iterator[str]:
-    """Lines with their ends. One of more than `longest` characters is refused before it fills the memory."""
+    """Yield lines with their ends. A line of more than `longest` characters raises before it fills the memory."""
     with open_text(path, encoding) as text:
         readline = text.readline
         try:
@@ -144,11 +144,11 @@ def lines(path: Path, encoding: str, longest: int) -> Iterator[str]:
 
 
 class OverlongLine(Exception):
-    """A line without an end in sight."""
+    """A line that is too long."""
 
 
 def undecodable(path: Path, encoding: str) -> DataError:
-    """Where the bytes stop being text: found by decoding again, since the buffered reader has lost count."""
+    """Return where the bytes stop being text, by decoding again: the buffered reader does not know the offset."""
     decoder = codecs.getincrementaldecoder(encoding)("surrogatepass" if "utf" in encoding.lower() else "strict")
     offset, rows = 0, 0
     with open_binary(path) as stream:
@@ -185,6 +185,6 @@ def _reads_as(path: Path, encoding: str) -> bool:
 
 
 def mend_surrogates(value: str) -> tuple[str, int]:
-    """The text with surrogate pairs joined and lone ones replaced by U+FFFD; how many were replaced."""
+    """Return the text with surrogate pairs joined and lone ones replaced by U+FFFD, and the number replaced."""
     mended = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return mended, mended.count("\ufffd") - value.count("\ufffd")

@@ -1,4 +1,4 @@
-"""Token tables of a split, made once and memory-mapped, and the batches that a step takes from them.
+"""Token tables of a split, made once and memory-mapped, and the batches of a step.
 
-`table.tokenize` makes a table; `batches.BatchOrder` says which rows a step holds.
+`table.tokenize` makes a table; `batches.BatchOrder` determines the rows of a step.
 """

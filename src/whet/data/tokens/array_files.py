@@ -1,4 +1,4 @@
-"""Arrays in files: written piece by piece, mapped when read, and forgotten by the process when asked."""
+"""Arrays in files: written in pieces, mapped for reading, and removed from memory on request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ArrayWriter:
         self.count += len(values)
 
     def close(self) -> None:
-        # numpy leaves room in the header for the length to grow, so it can be written over.
+        # numpy leaves room in the header for the length to grow, so it can be overwritten.
         body = self._file.tell() - self.count * self.dtype.itemsize
         self._file.seek(0)
         self._write_header()
@@ -55,14 +55,14 @@ class ArrayWriter:
 
 
 def slice_indices(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The indices start, start + 1, … of every slice, one slice after another."""
+    """Return the indices start, start + 1, … of every slice, one slice after another."""
     before = np.cumsum(lengths) - lengths
     shifts: NDArray[np.int64] = np.repeat(starts - before, lengths)
     return np.arange(len(shifts)) + shifts
 
 
 def open_array(path: Path) -> NDArray[Any]:
-    """The array in a .npy file, mapped; as a plain array, because slices of numpy's memmap class are slow."""
+    """Return the mapped array of a .npy file, as a plain array: slices of numpy's memmap class are slow."""
     with path.open("rb") as file:
         npy.read_magic(file)
         (count,), _, _ = npy.read_array_header_1_0(file)
@@ -70,11 +70,10 @@ def open_array(path: Path) -> NDArray[Any]:
 
 
 def forget_pages(files: Iterable[str | os.PathLike[str]]) -> None:
-    """Drop the pages of mapped files from this process's memory; they are read again when touched.
+    """Remove the pages of mapped files from this process's memory; they are read again on access.
 
-    A pass over a large mapped file makes the process as large as the file, until the system needs the memory.
-    Only mappings of these very files that cannot be written to are touched. Elsewhere than on Linux this does
-    nothing.
+    A pass over a large mapped file makes the process as large as the file, until the system needs the memory. Only
+    read-only mappings of these files are affected. On systems other than Linux this does nothing.
     """
     names = {os.path.realpath(file) for file in files}
     if not names or not sys.platform.startswith("linux"):

@@ -1,4 +1,4 @@
-"""A saved tokenizer without transformers: its own file, read by the library it was made with, in some 30 ms."""
+"""Reads a saved tokenizer without transformers, from its own file, in about 30 ms."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from whet.data.tokens.facts import Alphabet
 
 ENDLESS = 10**30
-"""What transformers takes for the limit of a tokenizer that names none."""
+"""The limit that transformers uses for a tokenizer without one."""
 
 
 @dataclass(frozen=True)
 class BareTokenizer:
-    """What the encoders ask of a tokenizer, read off `tokenizer.json` and `tokenizer_config.json`."""
+    """The properties of a tokenizer that the encoders need, from `tokenizer.json` and `tokenizer_config.json`."""
 
     backend_tokenizer: Any
     truncation_side: str
@@ -28,7 +28,7 @@ class BareTokenizer:
 
 
 def bare_tokenizer(folder: Path) -> tuple[BareTokenizer, Any] | None:
-    """The tokenizer of a model folder and the model's configuration; None where transformers must be asked."""
+    """Return a model folder's tokenizer and the model's configuration; None if transformers is needed."""
     from tokenizers import Tokenizer
 
     try:
@@ -42,7 +42,7 @@ def bare_tokenizer(folder: Path) -> tuple[BareTokenizer, Any] | None:
         special = [int(token["id"]) for token in parts["added_tokens"] if token["special"]]
         unknown = parts["model"].get("unk_id", backend.token_to_id(parts["model"].get("unk_token") or ""))
         limit = min(int(about.get("model_max_length", ENDLESS)), ENDLESS)
-    except Exception:  # transformers says what is wrong with it, where it is wrong
+    except Exception:  # transformers reports the error, if there is one
         return None
     names = ["input_ids", "attention_mask"]
     if config.model_type in ("bert", "electra", "deberta", "deberta-v2", "albert"):

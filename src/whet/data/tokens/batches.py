@@ -1,7 +1,7 @@
-"""Batches: which rows a step holds, and how their tokens are laid out.
+"""Batches: the rows of a step, and the layout of their tokens.
 
-The order of rows is a pure function of (seed, epoch, position): any position is reached at once, so a resumed
-run needs no state but its step, and every process computes the same global batch and takes its `rank_slice` of it.
+The order of rows is a pure function of (seed, epoch, position). So a resumed run needs no state but its step, and
+every process computes the same global batch and takes its `rank_slice` of it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 Rows = NDArray[np.int64]
 
-# Batches that are sorted by length together: enough to put like with like, few enough to stay shuffled.
+# Batches sorted by length together: enough to group similar lengths, few enough to stay shuffled.
 POOL = 50
 _ORDER, _BATCH_ORDER = 0, 1
 
 
 @dataclass(frozen=True)
 class BatchOrder:
-    """The rows of every step, global over processes; every row exactly once an epoch."""
+    """The rows of every step over all processes; every row occurs once per epoch."""
 
     rows: int
     batch_size: int
@@ -55,7 +55,7 @@ class BatchOrder:
         return whole if self.drop_last or not rest else whole + 1
 
     def batch(self, epoch: int, index: int) -> Rows:
-        """Row numbers of one step."""
+        """Return the row numbers of one step."""
         if epoch < 0 or not 0 <= index < self.steps_per_epoch:
             raise IndexError(f"no batch {index} in epoch {epoch}: an epoch has {self.steps_per_epoch}")
         start = index * self.batch_size
@@ -65,7 +65,7 @@ class BatchOrder:
         return self._epoch(epoch)[start:stop]
 
     def at(self, step: int) -> Rows:
-        """Row numbers of the step that comes after `step` others, whatever epoch it falls into."""
+        """Return the row numbers of the step after `step` others, in any epoch."""
         if not self.steps_per_epoch:
             raise IndexError("an order without batches has no steps")
         return self.batch(*divmod(step, self.steps_per_epoch))
@@ -98,9 +98,9 @@ class BatchOrder:
 
 
 def permutation(count: int, seed: int, *stream: int) -> Rows:
-    """A random order of `range(count)`, the same on every machine and with every version of numpy.
+    """Return a random order of `range(count)`, the same on every machine and with every version of numpy.
 
-    numpy promises that the raw numbers of a bit generator never change; it does not promise so for `shuffle`.
+    numpy guarantees that the raw numbers of a bit generator never change, but not those of `shuffle`.
     """
     words = np.random.SeedSequence((seed % 2**64, *stream)).generate_state(2, np.uint64)
     raw = np.random.Philox(key=words).random_raw(count)
@@ -108,7 +108,7 @@ def permutation(count: int, seed: int, *stream: int) -> Rows:
 
 
 def rank_slice(rows: Rows, rank: int, world: int) -> Rows:
-    """This process's part of a global batch: contiguous, and at most one row more than another's."""
+    """Return this process's part of a global batch: contiguous, and at most one row longer than another's."""
     if not 0 <= rank < world:
         raise ValueError(f"rank {rank} of {world} processes")
     size, rest = divmod(len(rows), world)
@@ -117,7 +117,7 @@ def rank_slice(rows: Rows, rank: int, world: int) -> Rows:
 
 
 def pad(tokens: Tokens, rows: Rows, *, pad_id: int, multiple: int = 1, pad_type: int = 0) -> dict[str, NDArray[Any]]:
-    """Rows as one rectangle, filled on the right to the longest row or a multiple above it."""
+    """Return rows as one rectangle, padded on the right to the longest row or to a multiple above it."""
     where, lengths = _token_indices(tokens.offsets, rows)
     width = -(-int(lengths.max(initial=0)) // multiple) * multiple
     filled = np.arange(width) < lengths[:, None]
@@ -142,7 +142,7 @@ class Packed:
 
     input_ids: NDArray[np.int64]
     position_ids: NDArray[np.int64]
-    """From 0 in every row; a model that counts from its padding id on adds that itself."""
+    """Starts at 0 in every row; models that count from their padding id add that themselves."""
     token_type_ids: NDArray[np.int64] | None
     cu_seqlens: NDArray[np.int32]
     max_length: int
@@ -150,7 +150,7 @@ class Packed:
 
 
 def pack(tokens: Tokens, rows: Rows) -> Packed:
-    """Rows one after another, with the places where each begins."""
+    """Return rows one after another, with their offsets."""
     where, lengths = _token_indices(tokens.offsets, rows)
     ends = np.zeros(len(rows) + 1, dtype=np.int32)
     np.cumsum(lengths, out=ends[1:])

@@ -1,7 +1,7 @@
-"""From chunks of texts to the rows a model reads: special tokens, token types, truncation.
+"""Converts chunks of texts to rows for a model: special tokens, token types, truncation.
 
-Every row equals `tokenizer(text, pair, truncation=True, max_length=…)`; that is checked on a sample of the
-data itself before it is relied on, and a tokenizer for which it does not hold is simply called.
+Every row equals `tokenizer(text, pair, truncation=True, max_length=…)`. This is verified on a sample of the data
+first; a tokenizer that differs is called directly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Encoded:
-    """Rows of a chunk, one after another, and what was cut from the first and the second text of each."""
+    """Rows of a chunk, one after another, and the number of tokens cut from the first and the second text of each."""
 
     ids: NDArray[np.int32]
     lengths: Counts
@@ -40,7 +40,7 @@ class Encoded:
     """Rows of each text; None where each has one."""
 
     def never_empty(self, token: int) -> Encoded:
-        """With this token in rows that have none, as a blank one has without special tokens: models read something."""
+        """Add this token to rows without any: a model cannot read empty rows."""
         empty = self.lengths == 0
         if not empty.any():
             return self
@@ -50,7 +50,7 @@ class Encoded:
 
 
 class Encoder(Protocol):
-    """Texts, and their pairs where there are any, to rows. Arrow arrays without nulls."""
+    """Converts texts, and their pairs if there are any, to rows. Arrow arrays without nulls."""
 
     def __call__(self, first: Any, second: Any | None) -> Encoded: ...
 
@@ -77,7 +77,7 @@ def choose_encoder(tokenizer: Any, first: Any, second: Any | None, max_length: i
 
 
 def _sample(texts: Any) -> Any:
-    """The first rows and the longest ones, for those are where truncation shows."""
+    """Return the first rows and the longest ones, which show the truncation."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -93,22 +93,22 @@ def _same(one: Encoded, other: Encoded) -> bool:
 
 
 def has_types(tokenizer: Any) -> bool:
-    """Does the model tell first and second text apart by token types?"""
+    """Return whether the model distinguishes first and second text by token types."""
     return "token_type_ids" in tokenizer.model_input_names
 
 
 def token_for_nothing(tokenizer: Any) -> int:
-    """What stands for a text in which the tokenizer finds nothing."""
+    """Return the token for a text without any."""
     names = ("unk_token_id", "eos_token_id", "pad_token_id")
     return next((found for name in names if (found := getattr(tokenizer, name, None)) is not None), 0)
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What stands before, between and behind the texts of a row: ids and token types."""
+    """The special tokens before, between and after the texts of a row: ids and token types."""
 
     ids: tuple[tuple[int, ...], ...]
-    """Special tokens before the first text, behind it, and behind the second text of a pair."""
+    """Special tokens before the first text, after it, and after the second text of a pair."""
     types: tuple[tuple[int, ...], ...]
     text_types: tuple[int, ...]
 
@@ -118,7 +118,7 @@ class Frame:
 
 
 def frame_of(backend: Any, pairs: bool) -> Frame | None:
-    """Read the frame off an encoded example; None if rows are not simply texts within special tokens."""
+    """Read the frame from an encoded example; None if rows are not plain texts within special tokens."""
     example = next((word for word in ("a", "the", "1", ".") if _plain(backend, word)), None)
     if example is None:
         return None
@@ -183,7 +183,7 @@ class CalledWords:
 
 @dataclass(frozen=True)
 class FastEncoder:
-    """The Rust tokenizer on distinct words; frame and truncation with numpy, for a whole chunk at once."""
+    """Encodes distinct words with the Rust tokenizer; adds the frame and truncates with numpy, a chunk at a time."""
 
     encode: WordEncoder | CalledWords
     frame: Frame
@@ -250,7 +250,7 @@ class FastEncoder:
 
         if second is None:
             return [self.encode(first)]
-        # Together, because the two texts of a pair share most of their words.
+        # Encoded together, because the two texts of a pair share most of their words.
         both = self.encode(pa.concat_arrays([first, second]))
         rows, tokens = len(first), int(both.lengths[: len(first)].sum())
         return [Flat(both.ids[:tokens], both.lengths[:rows]), Flat(both.ids[tokens:], both.lengths[rows:])]
@@ -276,10 +276,10 @@ def _place(
 
 
 def longest_first(lengths: list[Counts], room: int, *, odd_to_first: bool = False) -> list[Counts]:
-    """Tokens that stay of each text: the longer one gives first, then both alike.
+    """Return how many tokens of each text remain: the longer one is cut first, then both alike.
 
-    An odd token is kept by the longer text, and by the second of two equals, as the Rust tokenizers do it;
-    those written in Python leave it to the first text.
+    An odd token is kept by the longer text, or by the second of two equal ones, as in the Rust tokenizers; those in
+    Python give it to the first text.
     """
     if len(lengths) == 1:
         return [np.minimum(lengths[0], room)]
@@ -294,9 +294,9 @@ def longest_first(lengths: list[Counts], room: int, *, odd_to_first: bool = Fals
 
 
 def private_backend(tokenizer: Any) -> Any | None:
-    """A copy of the Rust tokenizer without truncation and padding; None if there is no Rust tokenizer.
+    """Return a copy of the Rust tokenizer without truncation and padding; None if there is none.
 
-    A copy, because a tokenizer carries the settings of its last call, and others may be using it.
+    It is a copy, because a tokenizer keeps the settings of its last call, and other code may use it.
     """
     from tokenizers import Tokenizer
 
@@ -311,7 +311,7 @@ def private_backend(tokenizer: Any) -> Any | None:
 
 @dataclass(frozen=True)
 class CallingEncoder:
-    """Any tokenizer, by calling it: slower, and right by definition."""
+    """Calls any tokenizer: slower, and correct by definition."""
 
     tokenizer: Any
     max_length: int
@@ -352,7 +352,7 @@ class CallingEncoder:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Tokenizers written in Python log a warning for every pair they cut; the ledger says it better."""
+    """Silence Python tokenizers, which warn about every truncated pair; `truncation` counts them."""
     logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""What a tokenizer makes of the texts of a split: tokens, unknown ones, what is cut, texts that become the same."""
+"""A tokenizer's statistics of a split: tokens, unknown ones, truncation, texts that become equal."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from whet.data.tokens.table import Tokens
 
 BLOCK_TOKENS = 2_000_000
 SAME_ROWS = 100_000
-"""Texts that become the same are looked for among so many rows of a split."""
+"""Number of rows of a split that are searched for texts that become equal."""
 
 
 @dataclass(frozen=True)
 class Alphabet:
-    """The tokens of a tokenizer that stand for no piece of text that it knows."""
+    """The tokens of a tokenizer that do not represent any text."""
 
     unknown: int | None
-    """What stands for text that it has no token for; None where that cannot happen."""
+    """The token for text without a token of its own; None if that cannot occur."""
     special: tuple[int, ...]
-    """Tokens that frame or fill a row."""
+    """Tokens that frame or pad a row."""
 
     @classmethod
     def of(cls, tokenizer: Any) -> Alphabet:
-        """Of a tokenizer of transformers. A token that frames rows as well says nothing about the text."""
+        """Read it from a tokenizer of transformers. A token that also frames rows tells nothing about the text."""
         frame = {getattr(tokenizer, f"{name}_token_id", None) for name in ("cls", "sep", "pad", "mask", "bos", "eos")}
         unknown = getattr(tokenizer, "unk_token_id", None)
         special = tuple(int(each) for each in tokenizer.all_special_ids if each != unknown or each in frame)
@@ -38,14 +38,14 @@ class Alphabet:
 
 @dataclass(frozen=True)
 class TokenFacts:
-    """Counts over the rows of a split, or over a sample of them."""
+    """Counts over the rows of a split or of a sample."""
 
     rows: int = 0
     tokens: int = 0
-    """Tokens of the texts that the model reads, without those that frame them."""
+    """Tokens of the texts that the model reads, without the frame."""
     unknown: int = 0
     unknown_rows: int = 0
-    """Rows in which nothing else is read."""
+    """Rows with no other tokens."""
     cut_rows: int = 0
     cut_tokens: int = 0
     window_rows: int = 0
@@ -53,9 +53,9 @@ class TokenFacts:
     windows: int = 0
     """How many windows those are."""
     same: int = 0
-    """Different texts whose tokens are those of another one."""
+    """Different texts with equal tokens."""
     same_places: tuple[int, ...] = ()
-    """Up to five such rows, as the source counts them."""
+    """Up to five such rows, by their numbers in the source."""
     sampled: bool = False
 
     @property
@@ -64,7 +64,7 @@ class TokenFacts:
         return self.cut_tokens / max(self.tokens + self.cut_tokens, 1)
 
     def as_dict(self, words: float) -> dict[str, Any]:
-        """Plain numbers; `words` is the mean number of words a row."""
+        """Return plain numbers; `words` is the mean number of words per row."""
         whole = (self.tokens + self.cut_tokens) / max(self.rows, 1)
         return {
             "rows": self.rows,
@@ -82,7 +82,7 @@ class TokenFacts:
 
 
 def token_facts(tokens: Tokens, split: SplitRows, alphabet: Alphabet, *, sampled: bool = False) -> TokenFacts:
-    """Looks at every token once; `split` has the rows that the tokens were made of."""
+    """Count over every token once; `split` has the rows of the tokens."""
     read, unknown, unknown_rows, texts_begin = 0, 0, 0, tokens.begins
     kinds = _kinds(alphabet)
     for start, end in _row_blocks(texts_begin):
@@ -115,7 +115,7 @@ KNOWN, FRAME, UNKNOWN = 0, 1, 2
 
 
 def _kinds(alphabet: Alphabet) -> NDArray[np.uint8]:
-    """What each token is. One place more than the special tokens need: all others are taken from there."""
+    """Return the kind of each token, with one more entry than the special tokens need, for all others."""
     marked = [*alphabet.special, *([] if alphabet.unknown is None else [alphabet.unknown])]
     kinds = np.zeros(max(marked, default=0) + 2, np.uint8)
     kinds[list(alphabet.special)] = FRAME
@@ -125,7 +125,7 @@ def _kinds(alphabet: Alphabet) -> NDArray[np.uint8]:
 
 
 def _row_blocks(offsets: NDArray[np.int64]) -> Iterable[tuple[int, int]]:
-    """Rows from and to, so that some million tokens are in memory at a time."""
+    """Yield ranges of rows with about a million tokens each."""
     start, rows = 0, len(offsets) - 1
     while start < rows:
         end = int(np.searchsorted(offsets, offsets[start] + BLOCK_TOKENS, side="right")) - 1
@@ -135,7 +135,7 @@ def _row_blocks(offsets: NDArray[np.int64]) -> Iterable[tuple[int, int]]:
 
 
 def _same(tokens: Tokens, split: SplitRows) -> tuple[int, tuple[int, ...]]:
-    """How many different texts have the tokens of another one, and the rows of five of them."""
+    """Return the number of different texts with the tokens of another one, and five of their rows."""
     rows = min(len(tokens), SAME_ROWS)
     if rows < 2:
         return 0, ()
@@ -159,7 +159,7 @@ def _same(tokens: Tokens, split: SplitRows) -> tuple[int, tuple[int, ...]]:
 
 
 def _row_hashes(tokens: Tokens, start: int, end: int) -> NDArray[np.uint64]:
-    """A 64-bit number a row that goes by its tokens and their places."""
+    """Return a 64-bit hash per row of its tokens and their positions."""
     begins = tokens.begins[start : end + 1]
     offsets = begins - begins[0]
     ids = np.asarray(tokens.ids[begins[0] : begins[-1]]).astype(np.uint64)

@@ -1,4 +1,4 @@
-"""Tokens that somebody else made: a tokenised `datasets.Dataset`, or a list of rows as dictionaries."""
+"""Converts tokens from elsewhere: a tokenized `datasets.Dataset`, or a list of rows as dictionaries."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from whet.data.tokens.table import Tokens, Truncation
 from whet.errors import DataError
 
 LABELS = ("labels", "label", "label_ids")
-# What `Tokens` can hold; every other column that the model takes would be lost.
+# The columns of `Tokens`; any other input of the model would be lost.
 HELD = ("input_ids", "token_type_ids", "attention_mask", *LABELS)
-# Assumed to be taken by the model where the caller does not say what it takes.
+# Inputs that a model is assumed to take if the caller does not tell.
 OTHERS = frozenset({"position_ids", "inputs_embeds", "head_mask", "pixel_values", "bbox", "global_attention_mask"})
 
 
 class Unrepresentable(DataError):
-    """Rows that cannot become `Tokens` without changing what the model is given."""
+    """Rows that cannot become `Tokens` without changing the model's inputs."""
 
 
 def from_rows(rows: Any, *, inputs: Collection[str] = OTHERS) -> Tokens:
-    """Tokens of rows that are tokenised already.
+    """Return the tokens of rows that are tokenized already.
 
-    `inputs` names what the model's forward takes; columns outside it are left out, as the stock Trainer does.
-    Padding is taken off again. Raises `Unrepresentable` for rows that flat tokens cannot stand for.
+    `inputs` names the arguments of the model's forward; other columns are left out, as by the stock Trainer. Padding
+    is removed. Raises `Unrepresentable` for rows that flat tokens cannot hold.
     """
     columns = _dataset_columns(rows) if hasattr(rows, "with_format") else _list_columns(rows)
     lost = sorted(set(_names(rows)) & set(inputs) - set(HELD))
@@ -65,7 +65,7 @@ def _tokens(ids: NDArray[Any], lengths: NDArray[np.int64], types: NDArray[Any] |
 
 
 def _kept(keep: NDArray[np.bool_], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Tokens of each row that are not padding, which must stand on the right, or positions would move."""
+    """Return the tokens of each row without padding, which must be on the right, or positions would shift."""
     rows = np.repeat(np.arange(len(lengths)), lengths)
     kept = np.bincount(rows[keep], minlength=len(lengths)).astype(np.int64)
     places = np.arange(len(keep)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -99,7 +99,7 @@ def _names(rows: Any) -> list[str]:
 
 
 def _dataset_columns(rows: Any) -> dict[str, Column]:
-    """Straight from Arrow's buffers, whatever format or selection of rows is set."""
+    """Read from Arrow's buffers, whatever format or selection of rows is set."""
     names = [name for name in HELD if name in rows.column_names]
     table = rows.select_columns(names).with_format("arrow")[:] if names else {}
     return {name: _arrow_column(table[name], name) for name in names}
@@ -131,13 +131,13 @@ def _numbers(values: Any, name: str) -> NDArray[Any]:
         if pa.types.is_null(kind):
             return np.full(max(1, len(values)), np.nan) if len(values) else np.zeros(0, np.int64)
         raise Unrepresentable(f"The column {name!r} holds {kind}; it must hold numbers.")
-    if values.null_count:  # as NaN, which is what marks a label as missing
+    if values.null_count:  # as NaN, which marks a missing label
         return np.asarray(values.cast(pa.float64()).to_numpy(), np.float64)
     return np.asarray(values.to_numpy())
 
 
 def _list_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
-    """Rows as dictionaries of lists, arrays or tensors."""
+    """Read rows that are dictionaries of lists, arrays or tensors."""
     names = [name for name in HELD if name in _names(rows)]
     columns: dict[str, Column] = {}
     for name in names:
@@ -153,9 +153,9 @@ def _list_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
 
 
 def widths_and_labels(rows: Any) -> tuple[NDArray[np.int64], str]:
-    """The length of each row as it was given, padding included, and the type of its label.
+    """Return the length of each row as given, padding included, and the type of its label.
 
-    The type is `int`, `float`, `floats` for a list of them, `none` where there are no labels, or another word.
+    The type is `int`, `float`, `floats` for a list of them, `none` without labels, or another word.
     """
     if not hasattr(rows, "with_format"):
         name = next((name for name in LABELS if name in rows[0]), None)

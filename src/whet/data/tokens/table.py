@@ -1,4 +1,4 @@
-"""Tokens of a split: made once, kept by content, flat arrays without padding, mapped from disk."""
+"""The tokens of a split: computed once, cached by content, flat arrays without padding, mapped from disk."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from whet.data.example_files import SplitRows
     from whet.task import Task
 
-# Part of every key: raise it when what is written, or how it is computed, changes.
+# Part of every cache key: increase it if the file format or the computation changes.
 FORMAT = 1
-# A chunk is what is in memory at a time: large enough for words to repeat, small beside the libraries.
+# Rows in memory at a time: enough for words to repeat, small compared with the libraries.
 CHUNK_BYTES = 8_000_000
 CHUNK_ROWS = 65_536
 
@@ -36,12 +36,12 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Truncation:
-    """What the model's limit cost: rows and tokens cut, by side."""
+    """The effect of the length limit: rows and tokens cut, by text."""
 
     rows: int = 0
     """Rows that lost tokens."""
     tokens: int = 0
-    """Tokens that were cut, of both texts."""
+    """Tokens cut from both texts."""
     first_rows: int = 0
     first_tokens: int = 0
     second_rows: int = 0
@@ -150,11 +150,11 @@ def tokenize(
     on_progress: Progress | None = None,
     echo: Echo = lambda line: None,
 ) -> Tokens:
-    """Tokens of a split with columns `text`, `pair` (if there is one) and `label` (if there is one).
+    """Return the tokens of a split with columns `text`, `pair` (if any) and `label` (if any).
 
-    `cache` is the cache's root; without one nothing is kept. `on_progress` is called with the number of rows
-    done after every chunk, and with 0 before that and while another process makes the same; it may raise. `echo`
-    gets a line about a damaged cache entry, which is built again from the texts.
+    `cache` is the cache's root; without it nothing is kept. `on_progress` is called with the number of finished rows
+    after every chunk, and with 0 before that and while another process computes the same; it may raise. `echo` gets a
+    line about a damaged cache entry, which is built again from the texts.
     """
     tick = on_progress or (lambda rows: None)
     labels = _labels(split, task)
@@ -166,7 +166,7 @@ def tokenize(
         _write(folder, split, tokenizer, max_length, long, tick)
 
     if cache is None:
-        # The maps outlive the files' names; where they cannot, the folder is left to the system.
+        # The maps outlive the files' names; where they cannot, the system removes the folder.
         with TemporaryDirectory(prefix="whet-", ignore_cleanup_errors=True) as name:
             build(Path(name))
             return _read(Path(name), labels, marked)
@@ -185,13 +185,13 @@ _TRIED = (
     "",
     "long " * 600,
 )
-"""What an encoder is tried on besides the texts of its first call, which may be one short one."""
+"""Texts on which an encoder is tried besides those of its first call, which may be one short text."""
 
 
 class TextTokenizer:
-    """Texts as they come, to tokens in memory: for prediction. What it learned of the tokenizer it remembers.
+    """Converts texts to tokens in memory, for prediction. It remembers the words it has encoded.
 
-    Several threads may call it; they take turns.
+    Threads may share it; they take turns.
     """
 
     def __init__(self, tokenizer: Any, max_length: int, long: Long = "head") -> None:
@@ -231,7 +231,7 @@ class TextTokenizer:
 
 
 def text_fingerprint(split: SplitRows, tick: Callable[[], None] = lambda: None) -> str:
-    """Changes with the texts and nothing else: not with paths, times, chunks or the columns beside them."""
+    """Return a hash of the texts alone: not of paths, times, chunks or other columns."""
     columns = _text_columns(split)
     lengths = [hashlib.blake2b(digest_size=16) for _ in columns]
     contents = [hashlib.blake2b(digest_size=16) for _ in columns]
@@ -245,7 +245,7 @@ def text_fingerprint(split: SplitRows, tick: Callable[[], None] = lambda: None) 
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
-    """Changes with everything about a tokenizer that its output depends on."""
+    """Return a hash of everything that a tokenizer's output depends on."""
     settings = (
         type(tokenizer).__name__,
         tokenizer.truncation_side,
@@ -255,7 +255,7 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
     if tokenizer.is_fast:
         import tokenizers
 
-        # Before this stand truncation and padding, which are leftovers of the last call.
+        # The part before this holds truncation and padding, left over from the last call.
         _, name, rest = tokenizer.backend_tokenizer.to_str().partition('"added_tokens"')
         assert name
         return fingerprint(settings, tokenizers.__version__, rest)
@@ -314,7 +314,7 @@ def _text_columns(split: SplitRows) -> list[str]:
 
 
 def _chunks(split: SplitRows) -> Iterator[list[Any]]:
-    """The text columns, some rows at a time, as Arrow arrays without nulls."""
+    """Yield the text columns, some rows at a time, as Arrow arrays without nulls."""
     import pyarrow as pa
 
     names = _text_columns(split)
@@ -323,14 +323,14 @@ def _chunks(split: SplitRows) -> Iterator[list[Any]]:
     rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES // each))
     for start in range(0, len(split), rows):
         table = only.slice(start, rows)
-        # One type for all that counts as text, so that columns can be joined.
+        # One type for all texts, so that columns can be joined.
         texts = [table[name].combine_chunks().cast(pa.large_string()) for name in names]
         yield [column.fill_null("") for column in texts]
         forget_pages([split.file] if split.file else [])
 
 
 def _string_buffers(column: Any) -> tuple[NDArray[Any], Any]:
-    """Offsets and bytes of a string array, without copying them."""
+    """Return offsets and bytes of a string array without copying."""
     _, places, data = column.buffers()
     if len(column) == 0 or data is None:
         return np.zeros(len(column) + 1, np.int64), b""
@@ -345,7 +345,7 @@ def _labels(split: SplitRows, task: Task) -> NDArray[Any] | None:
 
 
 def label_array(column: Any, kind: str) -> NDArray[Any] | None:
-    """Labels as the loss takes them; None if any is missing."""
+    """Return labels for the loss; None if any is missing."""
     if column.null_count or not len(column):
         return None if column.null_count else _no_labels(kind)
     if kind != "multilabel":

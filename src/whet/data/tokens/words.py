@@ -1,10 +1,9 @@
-"""Texts to token ids with each distinct word encoded once.
+"""Converts texts to token ids and encodes each distinct word once.
 
-A tokenizer that splits its input at white space before anything else gives a word the same ids wherever it
-stands. Natural text repeats its words, so a chunk of texts is cut into words by Arrow, each distinct word
-goes through the tokenizer once, and numpy puts the ids back in order. Where a tokenizer does not split so,
-the "words" are whole texts, which still saves the work on repeated ones. Either way the ids are those of
-encoding each text by itself.
+A tokenizer that first splits its input at white space gives a word the same ids at every position. Natural text
+repeats its words. So Arrow cuts a chunk of texts into words, the tokenizer encodes each distinct word once, and numpy
+restores the order. For other tokenizers the "words" are whole texts, which still saves the work for repeated ones.
+The ids always equal those of encoding each text by itself.
 """
 
 from __future__ import annotations
@@ -21,31 +20,30 @@ from numpy.typing import NDArray
 
 from whet.data.tokens.array_files import slice_indices
 
-# `spaces`: white space separates words and gives no token of its own (BERT's way).
-# `leading`: a word is encoded with the space before it (GPT-2's and RoBERTa's way).
-# `whole`: nothing is known, so texts are not cut.
+# `spaces`: white space separates words and has no token (BERT). `leading`: a word is encoded with the space before it
+# (GPT-2, RoBERTa). `whole`: unknown, so texts are not cut.
 Cut = Literal["spaces", "leading", "whole"]
 
-# An encoding takes some hundred bytes a token until its ids are read: few at a time keep memory flat.
+# An encoding takes some hundred bytes per token until its ids are read: few at a time limit the memory.
 ENCODE_BYTES = 1_000_000
 ENCODE_TEXTS = 20_000
 
-# So few texts are encoded as they are: looking their words up among all that are known would take longer.
+# Below this many texts, encoding directly is faster than looking their words up.
 FEW_TEXTS = 32
 
-# Words that are remembered from one chunk to the next, if they are no longer than this: some tens of megabytes.
+# Words up to this length are kept for later chunks: some tens of megabytes.
 KNOWN_WORDS = 500_000
 KNOWN_BYTES = 64
 
-# Marks the places to cut at; a chunk that holds this character already is not cut.
+# Marks the cuts; a chunk that contains this character is not cut.
 _MARK = "\x00"
-# White space other than a single space between words: there GPT-2's splitting looks at its surroundings.
+# White space other than a single space between words, where GPT-2's splitting depends on the context.
 _TANGLED = r"^ |  |[\t-\r\x{1c}-\x{1f}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]"
 
 
 @dataclass(frozen=True)
 class Flat:
-    """Token ids of several texts, one after another, and how many each has."""
+    """Token ids of several texts, one after another, with the number per text."""
 
     ids: NDArray[np.int32]
     lengths: NDArray[np.int64]
@@ -63,10 +61,10 @@ def _joined(one: Flat, other: Flat) -> Flat:
 
 
 def cut_of(serialised: str) -> Cut:
-    """How texts may be cut for this tokenizer, from its own description of itself; only what is certain counts.
+    """Return how texts may be cut for this tokenizer, by its own description.
 
-    Added tokens are looked for in the raw text: one that holds a space would be torn apart, and one that swallows
-    the space behind it would miss it. NFC never joins anything to a space; other normal forms may.
+    Added tokens are searched in the raw text: one with a space would be cut, and one that swallows the next space
+    would miss it. NFC never joins anything to a space; other normal forms may.
     """
     parts = json.loads(serialised)
     splitter = parts.get("pre_tokenizer") or {}
@@ -78,14 +76,14 @@ def cut_of(serialised: str) -> Cut:
         torn = any(map(str.isspace, "".join(token["content"] for token in added)))
         return "spaces" if normalizer in (None, "BertNormalizer") and not torn else "whole"
     if splitter.get("type") == "ByteLevel" and splitter.get("use_regex", True) and normalizer in (None, "NFC"):
-        # Tokens for runs of white space only occur where texts are not cut anyway.
+        # Tokens for runs of white space only occur in texts that are not cut anyway.
         torn = any(re.search(r"(?<! ) (?! )", token["content"]) or token["rstrip"] for token in added)
         return "leading" if not torn else "whole"
     return "whole"
 
 
 class WordEncoder:
-    """Ids of texts without special tokens; remembers the words of earlier chunks, up to a bound."""
+    """Encodes texts without special tokens; remembers the words of earlier chunks, up to a limit."""
 
     def __init__(self, backend: Any, cut: Cut) -> None:
         self.backend = backend
@@ -94,7 +92,7 @@ class WordEncoder:
         self._flat = _NOTHING
 
     def __call__(self, texts: Any) -> Flat:
-        """Ids of every text of an Arrow array without nulls."""
+        """Return the ids of every text of an Arrow array without nulls."""
         import pyarrow.compute as pc
 
         if len(texts) == 0:
@@ -111,7 +109,7 @@ class WordEncoder:
         return Flat(ids, np.diff(ends[np.concatenate(([0], np.cumsum(counts)))]))
 
     def _look_up(self, words: Any) -> tuple[Flat, NDArray[np.int64]]:
-        """Ids of all words there are, and where in them each of these distinct words stands."""
+        """Return the ids of all known words, and the index of each of these distinct words."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -129,11 +127,11 @@ class WordEncoder:
         return flat, index
 
     def _remember(self, new: Any, flat: Flat) -> None:
-        """Keep these words, whose ids stand in `flat` right behind those of the words known already."""
+        """Add these words, whose ids follow in `flat` those of the known words."""
         import pyarrow as pa
 
         count = len(self._known) + len(new)
-        # The words met first are the common ones, so what comes after the bound is not worth a place.
+        # The first words are the common ones, so words beyond the limit are not kept.
         if self.cut != "whole" and count <= KNOWN_WORDS:
             lengths = flat.lengths[:count]
             self._known = pa.concat_arrays([self._known, new])
@@ -141,7 +139,7 @@ class WordEncoder:
 
 
 def _words(texts: Any, cut: Cut) -> tuple[Any, NDArray[np.int64]]:
-    """All words one after another, and how many each text has."""
+    """Return all words one after another, and the number per text."""
     import pyarrow.compute as pc
 
     if cut == "leading":
