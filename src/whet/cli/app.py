@@ -1,6 +1,6 @@
-"""The command line: one thin function a command, loaded when it is called. Nothing imports this package.
+"""The command line: one thin function per command, loaded when it is called. No other package imports this one.
 
-Little is imported here: a signal should find its handler as early as it can.
+Little is imported here, so that signal handlers are set early.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from whet.utils.signals import SIGNALS, SignalArrived, defer_during_torch_import
 from whet.utils.text import neutral
 
 NO_TEMPORARY_FOLDER = "No usable temporary directory"
-"""How Python's FileNotFoundError begins."""
+"""Beginning of the message of Python's FileNotFoundError."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; errors of ours become one line and an exit code that scripts can trust."""
+    """Run a command; whet's errors become one line and an exit code."""
     with guarded_output():
         return _run(arguments)
 
@@ -53,11 +53,11 @@ def _run(arguments: list[str] | None) -> int:
     except WhetError as error:
         return _report(error, given)
     except SystemExit as error:
-        # Where the reader of our output went away (`whet runs | head`), the library puts another stream in its place
-        # and leaves with 1: nothing failed.
+        # If the reader of the output has closed it (`whet runs | head`), click replaces the stream and exits with 1,
+        # although nothing failed.
         return int(error.code or 0) if sys.stdout is output else 0
     except BrokenPipeError:
-        # The reader of our output went away (`whet runs | head`): nothing is left to say to it.
+        # The reader of the output has closed it (`whet runs | head`): nothing more can be printed.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return 0
     except MemoryError:
@@ -91,7 +91,7 @@ def _report(error: WhetError, arguments: Sequence[str] = ()) -> int:
     # Only rank 0 prints that the run was interrupted.
     first_to_say = rank == 0 and isinstance(error, Interrupted)
     if (error.copied and not first_to_say) or (rank and error.rank is None):
-        return error.exit_code  # another process says it
+        return error.exit_code  # another rank prints it
     who = f"whet (rank {rank})" if rank else "whet"
     _say(f"{who}: {error.message}")
     if error.hint:
@@ -107,19 +107,19 @@ def _report(error: WhetError, arguments: Sequence[str] = ()) -> int:
 def _say(line: str) -> None:
     import click
 
-    # Its reader may be gone, and the disk that it goes to may be full: the exit code still counts.
+    # The stream may be closed, or its disk full; the exit code still counts.
     with contextlib.suppress(OSError):
         click.echo(neutral(line), err=True)
 
 
 def interrupted(error: BaseException | None) -> Interrupted:
-    """What to say about a signal that came where no run had anything to save."""
+    """Return the message for a signal that arrived while no run had anything to save."""
     name = str(error) if isinstance(error, KeyboardInterrupt) else ""
     return Interrupted(f"Interrupted: {name or 'SIGINT'} was received.", "Run the same command again.")
 
 
 def install_signal_handlers() -> None:
-    """Signals leave where they arrive; a run sets handlers of its own while it has something to save."""
+    """Raise where a signal arrives; a run sets its own handlers while work could be lost."""
     sys.unraisablehook = resend_lost_signal(sys.__unraisablehook__)
     _wait_for_the_first()
 
@@ -130,8 +130,8 @@ def _wait_for_the_first() -> None:
 
 
 def _exit_on_next_signal() -> None:
-    """The command is ending: a signal from now on is a second one, which leaves at once."""
-    # A launcher passes on what the terminal has sent to all of its processes already: that is no second signal.
+    """End the process at the next signal, because the command is already ending."""
+    # A launcher forwards signals that the terminal has already sent to all processes: that is no second signal.
     second = signal.SIG_IGN if is_launched() else _leave_now
     for number in SIGNALS:
         if signal.getsignal(number) is _leave:
@@ -161,28 +161,29 @@ def entry() -> NoReturn:
         guard_output()
         code = main()
         _exit_on_next_signal()
-    except KeyboardInterrupt as error:  # before main began, or between two of its lines
+    except KeyboardInterrupt as error:  # before main, or between two of its lines
         code = _report(interrupted(error))
-    except Exception:  # a fault of ours
+    except Exception:  # an internal error
         _exit_on_next_signal()
         sys.excepthook(*sys.exc_info())
         code = 1
-    # Python is not taken down: threads that load what nobody waits for any more, or that belong to torch, abort now and
-    # then where that happens.
+    # Python is not shut down normally: threads that still load something, or that belong to torch, sometimes abort
+    # there.
     os._exit(_for_caller(_finished(code)))
 
 
 def _open_closed_streams() -> None:
-    """A caller may have closed them (`whet train … >&-`): what is written to them goes nowhere."""
+    """Replace streams that the caller has closed (`whet train … >&-`); output to them is discarded."""
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name of a file need not be text, nor fit the terminal
+        # a file name need not be valid text, nor fit the terminal's encoding
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _finished(code: int) -> int:
-    """What libraries left to threads, what was registered and the output are done, as Python itself would see to; but
-    whoever interrupted does not wait for a download."""
+    """Wait for the libraries' threads, run exit handlers and flush the output, as Python would; after an interruption
+    do not wait for downloads."""
     import threading
 
     with contextlib.suppress(Exception):
@@ -193,14 +194,14 @@ def _finished(code: int) -> int:
         try:
             stream.flush()
         except (BrokenPipeError, ValueError):
-            pass  # nobody is there to read it
+            pass  # nothing reads it
         except OSError:
             code = code or EnvironmentFault.exit_code
     return code
 
 
 def _end_with_the_launcher() -> None:
-    """A process that a launcher started is told to stop when the launcher is killed; Linux alone can arrange that."""
+    """Make the kernel end this process if its launcher is killed; only Linux supports it."""
     if is_launched() and sys.platform == "linux":
         import ctypes
 

@@ -1,4 +1,4 @@
-"""`whet cache`: what is kept, where, and how to make room."""
+"""`whet cache`: shows and clears the cache."""
 
 from __future__ import annotations
 

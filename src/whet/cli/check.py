@@ -43,12 +43,12 @@ def check(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Say what is in a data source and what is wrong with it.
+    """Show what is in a data source and what is wrong with it.
 
-    SOURCE is a file, a folder of train/validation/test files or of one sub-folder a label, a glob, a hub
-    name, sample/pairs, or - for standard input. The exit code is 2 where `whet train` would refuse the data.
-    How the model would read it is told from a sample of the rows, if the model is on this machine or was named.
-    --write without --drop and --repair is --drop all --repair text.
+    SOURCE is a file, a folder of train/validation/test files or of one sub-folder per label, a glob, a hub name,
+    sample/pairs, or - for standard input. The exit code is 2 if `whet train` would refuse the data. A sample of the
+    rows shows how the model would read them, if the model is on this machine or was named. --write without --drop and
+    --repair is --drop all --repair text.
     """
     if source is not None:
         flags["source"] = source
@@ -102,7 +102,7 @@ def _show(examples: Examples, report: Audit) -> None:
 
     from whet.cli.output import make_console
 
-    # A pipe has no width of its own; a terminal may be narrower than the tables are made for.
+    # A pipe has no width; a terminal may be narrower than the tables.
     console = make_console(sys.stdout)
     console.width = min(WIDTH, console.width) if sys.stdout.isatty() else WIDTH
     for line in examples.messages:
@@ -132,7 +132,7 @@ def _splits_table(console: Console, report: Audit) -> None:
 
 
 def _tokens_line(console: Console, report: Audit) -> None:
-    """How the model reads the training rows, or whatever rows there are."""
+    """Return a line about how the model reads the training rows, or other rows without those."""
     from rich.text import Text
 
     if not report.tokens or not report.tokens["splits"]:
@@ -180,7 +180,7 @@ def _labels_table(console: Console, report: Audit) -> None:
 
 
 def _several_labels(console: Console, report: Audit) -> None:
-    """How many labels a row has, and which come together, in the first split."""
+    """Describe how many labels a row of the first split has, and which occur together."""
     from rich.text import Text
 
     from whet.runs.label_words import per_row, together
@@ -228,6 +228,6 @@ def _sentence(finding: Finding) -> str:
 
 
 def shown(name: str, most: int = 30) -> str:
-    """A name from the data that neither steers the terminal nor breaks the table."""
+    """Return a name from the data as safe text that fits the table."""
     plain = neutral(name)
     return isolated(plain if len(plain) <= most else plain[: most - 1] + "…")

@@ -1,4 +1,4 @@
-"""The commands there are; each is loaded when it is called."""
+"""The list of commands; each is loaded when it is called."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """Imports a command's module only when that command is called, so `--help` stays instant."""
+    """Imports a command's module only when that command is called, so that `--help` is fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -60,7 +60,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            # The library would answer it with an empty line.
+            # click would answer with an empty line.
             raise interrupted(error) from None
 
 

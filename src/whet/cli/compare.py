@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MANY_RUNS = 6
 """From more runs on, a run is a row: its settings stand beside its score, and one sentence sums the tests up."""
 NARROWEST = 8
-"""Characters that a column keeps, however many there are."""
+"""Smallest width of a column in characters."""
 
 
 @click.command()
@@ -29,7 +29,7 @@ NARROWEST = 8
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def compare(runs: tuple[Path, ...], split: str | None, html: Path | None, as_json: bool) -> None:
-    """Compare runs with the first: settings that differ, scores with intervals, and what may be luck."""
+    """Compare runs with the first: settings that differ, scores with intervals, and which differences may be luck."""
     from whet.cli.terminal import columns, wrapped
     from whet.runs.compare import compare as compared
 
@@ -49,7 +49,7 @@ def compare(runs: tuple[Path, ...], split: str | None, html: Path | None, as_jso
 
 
 def comparison_lines(found: Comparison, most: int | None = None) -> list[str]:
-    """Scores, then the settings that differ; lines at most so wide."""
+    """Return the scores, then the settings that differ, within this width."""
     from whet.runs.progress import duration
     from whet.runs.score_words import score_text
 
@@ -96,7 +96,7 @@ def _ranked(rows: list[list[str]], found: Comparison) -> list[list[str]]:
 
 
 def table(rows: list[list[str]], most: int | None = None) -> list[str]:
-    """Columns as wide as what they hold; where that is too wide together, the widest are cut."""
+    """Return a table with columns as wide as their contents; if it is too wide, the widest columns are cut."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     while most is not None and sum(widths) + 2 * (len(widths) - 1) > most and max(widths) > NARROWEST:
         widths[widths.index(max(widths))] -= 1

@@ -28,10 +28,10 @@ def decide(
     clear: bool,
     as_json: bool,
 ) -> None:
-    """Decide how a model's probabilities are used: thresholds, rows for a person, sets of labels.
+    """Decide how a model's probabilities are used: thresholds, unanswered rows, sets of labels.
 
-    Chosen on the run's validation rows and kept in its model folder, where predict, serve and export find it. Without
-    a flag the temperature is fitted again and what was decided is shown.
+    The decisions are made on the run's validation rows and stored in its model folder, where predict, serve and
+    export find them. Without a flag, the temperature is fitted again and the decisions are shown.
     """
     from whet.errors import UsageError
     from whet.inference import decisions
@@ -50,7 +50,7 @@ def decide(
 
 
 def described(found: Decisions) -> list[str]:
-    """The decisions and what to expect of them, a line each."""
+    """Return one line per decision with its expected result."""
     on = found.calibrated_on
     why = f": {on['why']}" if on.get("why") else ""
     lines = [f"probabilities  temperature {found.temperature:.3f}, from {on.get('rows', 0)} validation rows{why}"]

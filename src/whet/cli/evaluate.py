@@ -55,7 +55,7 @@ def _rows(count: int) -> str:
 
 
 def _show_scores(task: Task, result: dict[str, Any]) -> None:
-    """Each score with its interval, and what a constant answer reaches."""
+    """Show each score with its interval, and the constant answer's."""
     from whet.runs import score_words as words
 
     named = {metric: words.metric_of(metric, task.kind, task.labels) for metric in result["metrics"]}
@@ -71,7 +71,7 @@ def _show_scores(task: Task, result: dict[str, Any]) -> None:
 
 
 def _settings_of(run: str) -> dict[str, str]:
-    """The names that the training data had, and what its rare labels became, where the run knows them."""
+    """Return the column names and the handling of rare labels of the training data, if the run has them."""
     from whet.runs.folder import RunFolder
 
     if not (Path(run) / "data.json").is_file():

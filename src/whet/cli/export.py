@@ -14,7 +14,7 @@ import click
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Where to [RUN/onnx].")
 @click.option("--accept", is_flag=True, help="Keep the model although the proof speaks against it.")
 def export(run: Path, target: str, int8: bool, output: Path | None, accept: bool) -> None:
-    """Write a model for onnxruntime, proven on the run's validation rows.
+    """Write a model for onnxruntime, and prove its answers on the run's validation rows.
 
     The folder has a predict.py that needs only onnxruntime, tokenizers and numpy.
     """

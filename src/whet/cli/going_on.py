@@ -1,4 +1,4 @@
-"""The command that goes on after a refusal: the one that was given, with the flags that the error names."""
+"""Builds the command that continues after a refusal: the given one with the flags that the error names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 
 def command_to_go_on(arguments: Sequence[str], flags: Sequence[str]) -> str:
-    """The whole command as a shell takes it; nothing where this command has no such flag."""
+    """Return the command quoted for a shell; None if it has no such flag."""
     if not arguments or not flags:
         return ""
     from whet.cli.commands import root
@@ -23,7 +23,7 @@ def command_to_go_on(arguments: Sequence[str], flags: Sequence[str]) -> str:
 
 
 def _without(arguments: Sequence[str], flags: set[str]) -> Iterator[str]:
-    """The arguments but for these flags and their values: what is added holds the earlier values, too."""
+    """Return the arguments without these flags and their values: the added ones include the earlier values."""
     left = iter(arguments)
     for argument in left:
         name, equals, _ = argument.partition("=")

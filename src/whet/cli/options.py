@@ -1,4 +1,4 @@
-"""Flags made from the settings, so that each setting is described once, where it is defined."""
+"""Makes flags from the settings, so that each setting is described once."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ TITLES = {
     "evaluate": "Evaluation",
     "run": "Run folder",
 }
-"""Titles of the groups of `--help-all`, by section of the settings; flags that are no settings come first."""
+"""Titles of the groups of `--help-all` by section of the settings; flags that are not settings come first."""
 
 
 def settings_options(*sections: str) -> Callable[[Command], Command]:
-    """Adds a flag for every setting of these sections that has one. Values arrive as text and are checked later."""
+    """Add a flag for every setting of these sections that has one. Values arrive as text and are checked later."""
 
     def decorate(command: Command) -> Command:
         for section in reversed(sections):
@@ -40,13 +40,13 @@ def settings_options(*sections: str) -> Callable[[Command], Command]:
 
 
 def setting_option(section: str, name: str) -> Callable[[Command], Command]:
-    """The flag of this setting alone."""
+    """Add the flag of this setting alone."""
     field = next(each for each in dataclasses.fields(SECTIONS[section]) if each.name == name)
     return _option(section, field, get_type_hints(SECTIONS[section])[name])
 
 
 class SettingOption(click.Option):
-    """The flag of a setting, with the section of the settings that it belongs to."""
+    """The flag of a setting, with the setting's section."""
 
     def __init__(self, *arguments: Any, section: str, **others: Any) -> None:
         super().__init__(*arguments, **others)
@@ -54,10 +54,10 @@ class SettingOption(click.Option):
 
 
 class ShortHelpCommand(click.Command):
-    """A command of many flags: `--help` shows those that most people need, `--help-all` all of them in groups."""
+    """A command with many flags: `--help` shows the common ones, `--help-all` all of them in groups."""
 
     def __init__(self, *arguments: Any, common: Collection[str] = (), **others: Any) -> None:
-        """`common` has the names of the parameters that `--help` shows."""
+        """`common` names the parameters that `--help` shows."""
         super().__init__(*arguments, **others)
         self.common = common
         self.params.append(
@@ -122,7 +122,7 @@ def _sentence(text: str) -> str:
 
 
 def resolve(flags: dict[str, Any], config_file: str | None, assignments: tuple[str, ...]) -> Config:
-    """Flag over environment over file over default."""
+    """Return the settings: flags override the environment, the file and the defaults, in this order."""
     given = {name: value for name, value in flags.items() if value not in (None, ())}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")

@@ -1,4 +1,4 @@
-"""The doors of the command line: what is written to a terminal cannot steer it, wherever the characters came from."""
+"""Makes all terminal output safe: no text from outside can control the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class NeutralStream:
-    """Passes text on to a stream, neutral and in characters that its encoding has; it is that stream in all else."""
+    """Writes safe text to a stream in characters of its encoding; otherwise behaves like the stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self.unguarded = stream
@@ -37,7 +37,7 @@ class NeutralStream:
 
 
 def guard_output() -> None:
-    """Put the doors in front of standard output and error."""
+    """Wrap standard output and error."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, NeutralStream):
@@ -46,7 +46,7 @@ def guard_output() -> None:
 
 @contextmanager
 def guarded_output() -> Iterator[None]:
-    """The same for a while. A stream that was replaced meanwhile, because its reader went away, stays replaced."""
+    """Wrap them within this context. A stream that was replaced meanwhile, because it was closed, stays replaced."""
     before = {name: getattr(sys, name) for name in ("stdout", "stderr")}
     guard_output()
     ours = {name: getattr(sys, name) for name in before}
@@ -59,12 +59,12 @@ def guarded_output() -> Iterator[None]:
 
 
 def unguarded(stream: TextIO) -> TextIO:
-    """The stream behind a door, for those who write escape sequences of their own."""
+    """Return the wrapped stream, for code that writes its own escape sequences."""
     return stream.unguarded if isinstance(stream, NeutralStream) else stream
 
 
 def make_console(stream: TextIO, **options: Any) -> Console:
-    """A rich console whose own colours and moves reach the terminal, and nothing of what it is given to show."""
+    """Return a rich console whose own colours and cursor movements work, while all given text is made safe."""
     from rich.console import Console
 
     console = Console(file=unguarded(stream), markup=False, highlight=False, emoji=False, **options)
@@ -78,7 +78,7 @@ class _NeutralHook:
 
 
 class _Neutral:
-    """What rich draws, with every piece of text neutral; colours are styles there, and moves are controls."""
+    """Rich's output with every piece of text made safe; colours are styles, and cursor movements are controls."""
 
     def __init__(self, drawn: Any) -> None:
         self.drawn = drawn

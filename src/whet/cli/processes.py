@@ -1,4 +1,4 @@
-"""`whet train … --processes N`: the same command in N processes, started and watched by torchrun's own agent."""
+"""`whet train … --processes N`: runs the command in N processes with torchrun's agent."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from whet.utils.signals import SIGNALS
 
 ARGUMENTS = "whet.arguments"
 CODES = "_WHET_EXIT_CODES"
-"""The folder in which processes tell the launcher what they ended with."""
+"""The folder in which processes report their exit codes to the launcher."""
 LOST = "-lost"
-"""Ends the name of the file in which a process says whom it lost."""
+"""Suffix of the file in which a process names the rank that it lost."""
 GRACE_SECONDS = 40
-"""What processes get to save and leave before they are killed; a minute is the most that may pass."""
+"""Time for processes to save and exit before they are killed; the agent waits a minute at most."""
 
 
 class RememberingCommand(ShortHelpCommand):
-    """A command that can be given again as it was given."""
+    """A command that stores its arguments, so that they can be passed on."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = list(args)
@@ -36,7 +36,7 @@ class RememberingCommand(ShortHelpCommand):
 
 
 def refuse_other_number(processes: int | None) -> None:
-    """`--processes` is for the first process; those that a launcher started have a number already."""
+    """Refuse `--processes` in a process that a launcher started with another number."""
     if is_launched() and processes is not None and world_size() != processes:
         raise UsageError(
             f"--processes is {processes}, and a launcher has started {world_size()} already.", "Leave --processes out."
@@ -44,17 +44,17 @@ def refuse_other_number(processes: int | None) -> None:
 
 
 def is_main() -> bool:
-    """Whether this process speaks for the others."""
+    """Return whether this is the main process."""
     return global_rank() == 0
 
 
 def launch(arguments: list[str], processes: int, restarts: int) -> int:
-    """Run `whet train ARGUMENTS` in so many processes of this machine; the exit code that all of them agree on."""
+    """Run `whet train ARGUMENTS` in so many processes on this machine; return their common exit code."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    # Its warnings tell how it goes about its work; what a person needs to know is said below.
+    # The agent's warnings describe its own work; whet prints the necessary lines itself.
     for name in logging.root.manager.loggerDict:
         if name.startswith(("torch.distributed.elastic", "torch.multiprocessing")):
             logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -67,7 +67,7 @@ def launch(arguments: list[str], processes: int, restarts: int) -> int:
             min_nodes=1,
             max_nodes=1,
             nproc_per_node=processes,
-            logs_specs=DefaultLogsSpecs(log_dir=scratch),  # else a folder that nobody removes
+            logs_specs=DefaultLogsSpecs(log_dir=scratch),  # otherwise nothing removes the folder
             run_id=f"whet-{os.getpid()}",
             rdzv_backend="c10d",
             rdzv_endpoint="localhost:0",
@@ -92,10 +92,10 @@ def launch(arguments: list[str], processes: int, restarts: int) -> int:
 
 @contextmanager
 def report_exit_code_to_launcher() -> Iterator[None]:
-    """What a process ends with goes to the launcher by a file.
+    """Report this process's exit code to the launcher in a file.
 
-    An agent starts again whatever fails. What would only fail again, and what was asked to stop, must be no failure
-    to it; only a process that lost the others fails, and is started again with them.
+    An agent restarts every process that fails. An error that would repeat, or a requested stop, must therefore not
+    count as a failure. Only a process that lost another one fails, and is restarted with the others.
     """
     from whet.distributed.environment import restarts
     from whet.distributed.group import LostRank
@@ -107,7 +107,7 @@ def report_exit_code_to_launcher() -> Iterator[None]:
         done, most = restarts()
         if _code_file() is not None and done == most:
             _write_exit_file(error.message, LOST)
-            error.copied = True  # the launcher says it: by then it knows how the other one ended
+            error.copied = True  # the launcher prints it, once it has the other process's result
         raise
     except WhetError as error:
         _write_exit_file(str(error.exit_code))
@@ -115,7 +115,7 @@ def report_exit_code_to_launcher() -> Iterator[None]:
 
 
 def exit_code(code: int) -> int:
-    """The code for whoever started this process."""
+    """Return the exit code for the caller."""
     if code == Interrupted.exit_code:
         _write_exit_file(str(code))
     file = _code_file()
@@ -129,7 +129,7 @@ def _write_exit_file(word: str, ending: str = "") -> None:
 
 
 def _forget_code() -> None:
-    """Of a part of the run that came before this one."""
+    """Remove the exit codes of an earlier part of the run."""
     file = _code_file()
     if file is not None:
         for ending in ("", LOST):
@@ -142,9 +142,9 @@ def _code_file() -> Path | None:
 
 
 def _fault(error: Any, restarts: int, lost: list[str]) -> WhetError:
-    """Which process failed first, and how; or what one says that only `lost` another."""
+    """Return which process failed first, and how; or the message of one that only `lost` another."""
     rank, first = error.get_first_failure()
-    if -first.exitcode in SIGNALS:  # so early that it could not answer by itself
+    if -first.exitcode in SIGNALS:  # too early to report by itself
         return Interrupted(f"Interrupted: rank {rank} received {first.signal_name()}.", "Run the same command again.")
     how = f"was killed by {first.signal_name()}" if first.exitcode < 0 else f"failed with exit code {first.exitcode}"
     again = f" after {restarts} restarts" if restarts else ""

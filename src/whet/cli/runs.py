@@ -20,7 +20,7 @@ WIDTH = 80
 @click.argument("folder", metavar="[DIR]", default="runs", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
 def runs(folder: Path, as_json: bool) -> None:
-    """List the runs in a folder, oldest first: score, verdict, time, and the evaluation loss as a line."""
+    """List the runs in a folder, oldest first: score, verdict, time, and a line of the evaluation loss."""
     from whet.errors import UsageError
     from whet.runs.summary import list_runs
 
@@ -37,7 +37,7 @@ def runs(folder: Path, as_json: bool) -> None:
 
 
 def listing_lines(found: list[Line]) -> list[str]:
-    """A header and a line a run; a long name gives way so that all fits a terminal of 80 columns."""
+    """Return a header and one line per run; long names are shortened to fit 80 columns."""
     from whet.runs.progress import duration
 
     rest = [("score", "time", "eval loss", "verdict")]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--seed", default=7, show_default=True, help="Chooses the moments and the damages.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def selftest(kills: int, signals: int, corruptions: int, seed: int, as_json: bool) -> None:
-    """Kill, resume and corrupt a small run on this machine, and compare to the bit.
+    """Kill, resume and corrupt a small run on this machine, and compare the results to the bit.
 
     Takes about a minute, needs no network, and leaves nothing behind unless something was wrong.
     """
@@ -55,7 +55,7 @@ def selftest(kills: int, signals: int, corruptions: int, seed: int, as_json: boo
 
 
 def table(outcome: Outcome) -> list[str]:
-    """For people: one line a kind, then the sentence that counts."""
+    """Return one line per kind, then the conclusion."""
     lines = [f"{'':<28}{'trials':>8}{'stuck':>8}{'bit-exact':>11}{'different':>11}{'steps repeated':>16}"]
     for tally in outcome.tallies:
         lines.append(

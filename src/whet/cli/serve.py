@@ -41,7 +41,7 @@ def serve(
 ) -> None:
     """Answer HTTP requests with a trained model: POST /predict, and a page to try it.
 
-    RUN is a run folder or a model folder. Ends with Ctrl-C or SIGTERM, after what was accepted is answered.
+    RUN is a run folder or a model folder. Ends with Ctrl-C or SIGTERM, after accepted requests are answered.
     """
     from whet.inference.serving.requests import Limits
     from whet.inference.serving.server import Settings
@@ -65,7 +65,7 @@ def serve(
         click.echo(
             "POST /predict answers, and the address itself is a page to try the model. Ctrl-C ends it.", err=True
         )
-        # In short waits: a signal that comes right before a wait does not end that wait.
+        # In short waits: a signal just before a wait does not end it.
         while not threading.Event().wait(0.2):
             pass
     except KeyboardInterrupt:

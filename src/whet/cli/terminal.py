@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: progress on stderr, the result on stdout."""
+"""Shows the progress of a run on stderr, and the result on stdout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Terminal:
-    """A live line on a terminal; off a terminal, one plain line an evaluation."""
+    """Shows a live line on a terminal, otherwise one plain line per evaluation."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
@@ -43,7 +43,7 @@ class Terminal:
 
             self.live = Live(console=make_console(sys.stderr), refresh_per_second=8, transient=True)
             self.live.start()
-            guard_output()  # again: rich takes escape sequences in what is printed meanwhile for colours
+            guard_output()  # repeated: rich takes escape sequences in output printed meanwhile for colours
         return self
 
     def __exit__(
@@ -53,7 +53,7 @@ class Terminal:
             self.live.stop()
 
     def echo(self, line: str) -> None:
-        """A line that stays."""
+        """Print a line."""
         if self.quiet:
             return
         line = wrapped(neutral_lines(line), sys.stderr)
@@ -62,17 +62,17 @@ class Terminal:
 
             self.live.console.print(Text(line))
         else:
-            with contextlib.suppress(OSError):  # nobody reads it any more; the training goes on all the same
+            with contextlib.suppress(OSError):  # the terminal is closed; the training continues
                 click.echo(line, err=True)
 
     def on_event(self, event: Any, job: Job) -> None:
-        """An event of the training loop."""
+        """Handle an event of the training loop."""
         if not isinstance(event, Record):
             return
         self.records.append(event)
         if isinstance(event, Start):
             self._has_parts = event.all_steps > 0
-        # A run of several parts has a line a part.
+        # A run of several parts has one line per part.
         if isinstance(event, Evaluation) and event.split == "validation" and not self._has_parts:
             self.echo(evaluation_line(event, job.metric, progress(self.records)))
         if self.live is not None:
@@ -94,7 +94,7 @@ class Terminal:
 
 
 def evaluation_line(record: Evaluation, metric: str, now: Progress) -> str:
-    """One plain line an evaluation."""
+    """Return one plain line per evaluation."""
     score = words.score(metric, record.metrics.get(metric, record.loss))
     left = "" if not now.eta_seconds else f"  {duration(now.eta_seconds)} left"
     star = " *" if record.best else ""
@@ -105,7 +105,7 @@ def evaluation_line(record: Evaluation, metric: str, now: Progress) -> str:
 
 
 def show_result(run: Run) -> None:
-    """The score beside the constant answer's, where the run is, how to load the model."""
+    """Show the score and the constant answer's, the run's folder, and how to load the model."""
     summary = run.summary()
     start = start_of(run.records)
     metrics, majority, verdict = summary["metrics"], summary["majority"], summary["verdict"]
@@ -130,7 +130,7 @@ def show_result(run: Run) -> None:
 
 
 def baselines_table(found: Baselines) -> list[str]:
-    """The model among its baselines, best first, within 80 columns."""
+    """Return a table of the model and its baselines, best first, within 80 columns."""
     title = f"{found.metric} on {rows_in_words(found, of=True)}"
     lines = [f"{'beside':<11}{title:<41}  95% interval      p"]
     every: list[dict[str, Any]] = [{"name": "fine-tuned", "value": found.value, "interval": found.interval}]
@@ -151,9 +151,10 @@ def _show(name: str, said: str) -> None:
 
 
 def wrapped(line: str, stream: TextIO, indent: int = 2) -> str:
-    """The line cut between words to fit the terminal, the rest indented; whole where the stream is none.
+    """Wrap the line between words to fit the terminal, with the rest indented; unchanged if the stream is no
+    terminal.
 
-    A word that is too long, such as a path, stays whole too: it is there to be copied.
+    Long words, such as paths, are never broken, so that they can be copied.
     """
     if not stream.isatty():
         return line
@@ -163,13 +164,13 @@ def wrapped(line: str, stream: TextIO, indent: int = 2) -> str:
 
 
 def shortened(name: str, room: int) -> str:
-    """The end of a name tells runs apart (mrpc-001, mrpc-002), so the middle goes."""
+    """Shorten a name in its middle: the end distinguishes runs (mrpc-001, mrpc-002)."""
     name = neutral(name)
     return name if len(name) <= room else name[: room - 5] + "…" + name[-4:]
 
 
 def columns(stream: TextIO) -> int:
-    """How wide this very terminal is: standard output may go elsewhere while this is shown."""
+    """Return the width of the stream's own terminal, since standard output may be redirected."""
     if "COLUMNS" not in os.environ:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             return os.get_terminal_size(stream.fileno()).columns or 80
@@ -177,7 +178,7 @@ def columns(stream: TextIO) -> int:
 
 
 def load_snippet(run: Run) -> str:
-    """Code that loads the model, fit for this run: with a pair where the model reads pairs."""
+    """Return code that loads this run's model, with a pair if the model reads pairs."""
     columns = run.folder.data.get("columns", {})
     arguments = '"A text.", "Another one."' if columns.get("pair") else '"A text."'
     return f"import whet\nmodel = whet.load({str(run.path)!r})\nprint(model.predict({arguments}))"
@@ -190,7 +191,7 @@ _SHOWN = {
     "regression": ("pearson", "mse", "mae"),
 }
 _CONSTANTS = {**{task: names[:1] for task, names in _SHOWN.items()}, "regression": ("mse", "mae")}
-"""What a constant answer is shown with: correlations with one are nothing."""
+"""Metrics shown for a constant answer; its correlations are zero."""
 
 
 def _scores(

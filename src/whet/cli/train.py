@@ -30,7 +30,7 @@ COMMON = (
     *("text", "pair", "label", "validation", "test", "model", "max_length", "epochs", "learning_rate", "batch_size"),
     *("patience", "run", "config_file", "processes", "live", "dry_run"),
 )
-"""The flags that most people need."""
+"""The most common flags."""
 
 
 @click.command(cls=RememberingCommand, common=COMMON)
@@ -60,8 +60,8 @@ def train(
 ) -> None:
     """Fine-tune a model on labelled text.
 
-    SOURCE is a file, a folder of train/validation/test files, a hub name, or sample/pairs.
-    Running the same command again goes on with a run that was interrupted.
+    SOURCE is a file, a folder of train/validation/test files, a hub name, or sample/pairs. Running the same command
+    again resumes an interrupted run.
     """
     if source is not None:
         flags["source"] = source
@@ -109,7 +109,7 @@ def train(
 
 @contextmanager
 def _live_page(config: Config, terminal: Terminal) -> Iterator[None]:
-    """The page of the folder that this run will be in, for as long as it trains."""
+    """Serve the page of the run's parent folder while it trains."""
     from whet.runs.live.server import start
 
     root = Path(config.run.run).parent if config.run.run else Path("runs")

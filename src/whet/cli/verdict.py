@@ -17,11 +17,11 @@ from whet.utils.text import json_text
 @click.option("--rows", type=int, metavar="N", help="Evaluation rows.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def verdict(run: Path, majority: float | None, classes: int | None, rows: int | None, as_json: bool) -> None:
-    """Say what the learning curves of a run mean, and what to change.
+    """Explain what the learning curves of a run mean, and what to change.
 
     RUN is a run folder, or a checkpoint or the output folder of a stock Trainer. FILE is a records.jsonl, a stock
-    Trainer's trainer_state.json, or a CSV with columns step, train_loss, eval_loss, metric. What such a file does not
-    say, --majority, --classes and --rows do.
+    Trainer's trainer_state.json, or a CSV with columns step, train_loss, eval_loss, metric. --majority, --classes and
+    --rows give facts that such a file lacks.
     """
     from whet.cli.terminal import wrapped
     from whet.runs.verdict.foreign_logs import Constants, read_observed

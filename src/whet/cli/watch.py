@@ -31,7 +31,7 @@ def watch(run: Path, port: int | None, open_browser: bool) -> None:
         click.echo("Ctrl-C ends it; the run goes on.", err=True)
         if open_browser:
             click.launch(server.url)
-        # In short waits: a signal that comes right before a wait does not end that wait.
+        # In short waits: a signal just before a wait does not end it.
         while not threading.Event().wait(0.2):
             pass
     except KeyboardInterrupt:
