@@ -1,1 +1,1 @@
-"""The names that people know from the Hugging Face course: the library's own, faster where nothing else changes."""
+"""The names of the Hugging Face course: the library's own classes, faster where nothing else changes."""

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or passed over: the library writes them, a manifest says that they are complete."""
+"""Marks complete checkpoints with a manifest and skips incomplete ones; the library writes them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from whet.utils.files import sync_tree
 
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished"
-"""Lies in a folder that is being written: after a kill it shows that the folder is not complete."""
+"""A file in a folder that is being written: after a kill it shows that the folder is incomplete."""
 
 
 @dataclass(frozen=True)
 class Notes:
-    """What the library's own checkpoint leaves out, and an exact resume on the fast path needs."""
+    """State for an exact resume on the fast path that the library's checkpoint lacks."""
 
     generator: torch.Tensor
-    """torch's generator at the beginning of the epoch: a sampler by length draws from it."""
+    """torch's generator at the start of the epoch; a sampler by length draws from it."""
     loss: float
     """Sum of the losses since the last log."""
     logged: int
@@ -36,7 +36,7 @@ class Notes:
 
 @contextmanager
 def written_whole(folder: Path, notes: Notes | None, meet: Any, *, main: bool) -> Iterator[None]:
-    """Within this context the library writes the checkpoint; of several processes only the main one marks it.
+    """Context in which the library writes the checkpoint; only the main process marks it as complete.
 
     `meet` waits until every process has written its part.
     """
@@ -61,7 +61,7 @@ def written_whole(folder: Path, notes: Notes | None, meet: Any, *, main: bool) -
 
 
 def read_notes(folder: str | Path) -> Notes | None:
-    """The notes of a checkpoint of the fast path; None for any other."""
+    """Return the notes of a checkpoint of the fast path; None for any other."""
     try:
         found = json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8"))["fast_path"]
         state = torch.frombuffer(bytearray(base64.b64decode(found["generator"])), dtype=torch.uint8)
@@ -71,9 +71,9 @@ def read_notes(folder: str | Path) -> Notes | None:
 
 
 def newest_whole(output_dir: str | Path) -> Path | None:
-    """The newest checkpoint that is complete; one notice for each that is passed over.
+    """Return the newest complete checkpoint, with a notice for each one skipped.
 
-    A folder without a manifest was written by the library, and is taken as it is.
+    A folder without a manifest was written by the library and counts as complete.
     """
     found = [each for each in Path(output_dir).glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", each.name)]
     for folder in sorted(found, key=lambda each: int(each.name.rpartition("-")[2]), reverse=True):
@@ -85,7 +85,7 @@ def newest_whole(output_dir: str | Path) -> Path | None:
 
 
 def why_not_whole(folder: Path) -> str:
-    """Empty for a checkpoint that can be resumed from."""
+    """Return why a checkpoint cannot be resumed from; empty if it can."""
     if (folder / UNFINISHED).exists():
         return "it was not written to its end"
     if not (folder / "trainer_state.json").is_file():

@@ -1,4 +1,4 @@
-"""The engine in the place of the library's step: an epoch, and what is kept in step with it."""
+"""Runs an epoch with the engine in place of the library's step, and keeps the Trainer's state up to date."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from whet.task import PROBLEM_TYPES
 from whet.training.loop import step_within_memory
 
 NOWHERE = "/nonexistent/whet-hand-over"
-"""Names no checkpoint: by its own way to resume the library goes on in the middle of an epoch."""
+"""A name without a checkpoint: with it, the library's own resume code continues in the middle of an epoch."""
 STEP_EVENTS = ("on_step_begin", "on_step_end")
 FLAGS = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
 RARE_EVENTS = ("on_epoch_begin", "on_epoch_end", "on_log", "on_evaluate", "on_save", "on_predict")
 LATER = tuple(
     kind for kind in (torch.optim.lr_scheduler.ReduceLROnPlateau, getattr(optimization, "GreedyLR", None)) if kind
 )
-"""Schedules that move with evaluations and not with steps."""
+"""Schedules that depend on evaluations instead of steps."""
 
 
 class Fast:
-    """What trains in the place of the library's forward, backward, clipping and update."""
+    """Replaces the library's forward, backward, clipping and update."""
 
     def __init__(self, trainer: Any, loader: Any) -> None:
         self.trainer, self.model, args = trainer, trainer.model, trainer.args
@@ -47,7 +47,7 @@ class Fast:
         self.optimizer, self.hardware = plain_optimizer(trainer), hardware_of(trainer)
         self.loss = loss_of(trainer, tokens)
         if config.problem_type is None and trainer.label_smoother is None:
-            config.problem_type = PROBLEM_TYPES[self.loss.task.kind]  # the model's own forward notes it down, too
+            config.problem_type = PROBLEM_TYPES[self.loss.task.kind]  # the model's own forward notes it too
         callbacks = trainer.callback_handler.callbacks
         self.observed, self.told = users(callbacks, *STEP_EVENTS), users(callbacks, *RARE_EVENTS)
         group = max(self.optimizer.param_groups, key=lambda each: each["weight_decay"])
@@ -62,7 +62,7 @@ class Fast:
             seed=args.seed,
         )
         seen = [tokens, *trainer._evaluation_tokens()]
-        # Only a GPU asks for the order: how few tokens a random batch will have.
+        # Only a GPU needs the order, for the number of tokens in a random batch.
         kind = "random" if args.train_sampling_strategy == "random" else "sequential"
         order = BatchOrder(len(tokens), size * args.world_size, args.seed, kind)  # type: ignore[arg-type]
         self.network, self.stepper = choose_path(
@@ -88,44 +88,44 @@ class Fast:
             self.moments.read()
             self.network.words_seen = self.flat.words_with_moments()  # type: ignore[attr-defined]
 
-    # In and out --------------------------------------------------------------------------------------
+    # Exchange with the library ---------------------------------------------------------------------------
 
     def write_weights(self) -> None:
-        """The module gets its current weights, and the engine those that a callback has put there meanwhile."""
+        """Write the current weights to the module, and read weights that a callback has changed."""
         self.take_back()
         self.network.sync_to_module()
 
     def lend(self) -> None:
-        """Let callbacks have the module: they may change its weights until the engine takes them back."""
+        """Give callbacks the module: they may change its weights until the engine takes them back."""
         self.write_weights()
         self._lent = True
 
     def take_back(self) -> None:
-        """Read the weights from the module, if callbacks have it; they keep it until the next step."""
+        """Read the weights from the module if callbacks have it; they keep it until the next step."""
         if self._lent and self.flat is not None:
             self.flat.load_from_module()
 
     _lent = False
 
     def write_state(self) -> None:
-        """torch's optimizer gets the state that it would have had; moments stay views of the engine's."""
+        """Give torch's optimizer the state that it would have; moments stay views of the engine's."""
         self.write_weights()
         if self.moments is not None:
             self.moments.write(self.updates)
 
     def leave(self) -> None:
-        """Everything as the library's loop would have left it; every tensor owns its memory again."""
+        """Leave everything as the library's loop would; every tensor owns its memory again."""
         self.write_state()
         if self.moments is not None:
             self.flat.release()
             self.moments.release()
         if hasattr(self.optimizer, "found_inf"):
-            del self.optimizer.found_inf  # the engine's flag on the device; torch's own step would read it
+            del self.optimizer.found_inf  # the engine's flag on the device, which torch's own step would read
 
     # A step ------------------------------------------------------------------------------------------
 
     def step(self, parts: list[Any], divisors: list[float], rate: float) -> None:
-        """One update by the rows of all micro-batches."""
+        """Take one update with the rows of all micro-batches."""
         self.take_back()
         self._lent = False
         self.stepper.groups = list(zip(parts, divisors, strict=True))
@@ -136,10 +136,10 @@ class Fast:
                 self.trainer._on_finding(finding)
         self.updates += 1
         if self.hardware.device.type == "cpu":
-            self.require_finite()  # free of cost where there is no queue to wait for
+            self.require_finite()  # free if there is no queue to wait for
 
     def require_finite(self) -> None:
-        """Stop before weights that are not finite are logged, measured or saved."""
+        """Raise before weights that are not finite are logged, evaluated or saved."""
         if int(self.stepper.window.first_nonfinite_step) >= 0:
             step = int(self.stepper.window.first_nonfinite_step) + 1 + self.offset
             raise Diverged(
@@ -148,13 +148,13 @@ class Fast:
             )
 
     def drain(self, total: torch.Tensor) -> None:
-        """Move the losses since the last log into the Trainer's own sum."""
+        """Add the losses since the last log to the Trainer's own sum."""
         times = self.trainer.accelerator.gradient_accumulation_steps  # above 1 up to 5.5.3: backward divides by it
         total += (self.stepper.window.loss * times).to(total)
         self.stepper.window.clear()
 
     def divisors(self, parts: list[Any]) -> list[float]:
-        """What the library divides the sum of losses of each micro-batch by; it has changed this several times."""
+        """Return the library's divisors of each micro-batch's loss, which changed between versions."""
         trainer, world = self.trainer, self.trainer.args.world_size
         again = trainer.accelerator.gradient_accumulation_steps
         # Each process multiplies its loss by their number, and the mean of the gradients divides by it again.
@@ -169,11 +169,11 @@ class Fast:
         return [float(len(rows) * (1 if scaled else len(parts)) * again * processes) for rows in parts]
 
     def changed(self, *, looked_at: bool) -> str:
-        """What a callback or a schedule has done that the engine does not follow."""
+        """Return what a callback or a schedule has changed that the engine does not support."""
         return self.watch.changed() or (self.watch.model_changed() if looked_at else "")
 
     def count(self, rows: Any) -> None:
-        """Floating point operations and tokens of a micro-batch, as the collator would have padded it."""
+        """Count the floating point operations and tokens of a micro-batch, padded as by the collator."""
         trainer = self.trainer
         tokens = len(rows) * padded_width(trainer.data_collator, self.table.widths[rows])
         trainer.current_flos += 6.0 * tokens * self.size
@@ -184,12 +184,12 @@ class Fast:
             trainer.state.num_input_tokens_seen += every.sum().item()
 
     def knows(self, tokens: Tokens) -> bool:
-        """Whether the network in training has rows of the embedding for all of these tokens."""
+        """Return whether the network has embedding rows for all of these tokens."""
         return self.flat is None or bool((self.flat.new_id[tokens.ids] >= 0).all())
 
 
 class FastEpoch:
-    """One call of `_run_epoch`: the same rows, events, counters and logs, and the engine's arithmetic."""
+    """One call of `_run_epoch`: the same rows, events, counters and logs, computed by the engine."""
 
     def __init__(self, trainer: Any, fast: Fast, given: dict[str, Any]) -> None:
         self.trainer, self.fast, self.given = trainer, fast, given
@@ -198,10 +198,10 @@ class FastEpoch:
         self.grad_norm: Any = None
         self.rate: Any = None
         self.looked_at = False
-        """Whether a user's callback had the model in its hands since the last step."""
+        """Whether a user's callback had access to the model since the last step."""
 
     def run(self) -> str:
-        """Empty at the end of the epoch, else the reason why the library's loop must go on from `done` batches."""
+        """Return an empty string at the end of the epoch, or why the library's loop must continue from batch `done`."""
         trainer, fast, args = self.trainer, self.fast, self.trainer.args
         batches = self._batches()
         while self.done < self.in_epoch:
@@ -213,7 +213,7 @@ class FastEpoch:
             self._event("on_step_begin")
             for _ in parts[:-1]:
                 self._event("on_substep_end")
-            if self._stopped():  # the library breaks off without an update, too
+            if self._stopped():  # the library also stops without an update
                 break
             self._step(parts)
             if self._stopped():
@@ -225,7 +225,7 @@ class FastEpoch:
         return ""
 
     def _batches(self) -> Iterator[Any]:
-        """Rows of this epoch's batches by the library's own sampler, from where a resumed run has stopped."""
+        """Yield the rows of this epoch's batches from the library's own sampler, from the resumed position on."""
         trainer, given, loader = self.trainer, self.given, self.given["train_dataloader"]
         resumed = given["resume_from_checkpoint"] if self.epoch == given["epochs_trained"] else None
         skip = 0 if trainer.args.ignore_data_skip else given["steps_trained_in_current_epoch"]
@@ -256,7 +256,7 @@ class FastEpoch:
         self._event("on_optimizer_step")
         self.rate = trainer._get_learning_rate()
         if not isinstance(trainer.lr_scheduler, LATER):
-            trainer.optimizer._opt_called = True  # else torch warns that the schedule went first
+            trainer.optimizer._opt_called = True  # otherwise torch warns that the schedule came first
             trainer.lr_scheduler.step()
         self.done += len(parts)
         trainer.state.global_step += 1
@@ -270,13 +270,13 @@ class FastEpoch:
             fast.lend()
         trainer.control = getattr(trainer.callback_handler, name)(trainer.args, trainer.state, trainer.control)
         if name == "on_step_end" and trainer.ranks.world > 1:
-            # What a callback of one process asks for, all do: one that went its own way would wait for the others.
+            # All processes follow a callback's request on any of them; otherwise they would wait for each other.
             asked = trainer.ranks.any_rank_each([bool(getattr(trainer.control, flag)) for flag in FLAGS])
             for flag, value in zip(FLAGS, asked, strict=True):
                 setattr(trainer.control, flag, value)
 
     def _flow(self) -> None:
-        """Log, evaluate and save, by the library's own method."""
+        """Log, evaluate and save with the library's own method."""
         trainer, fast, given, control = self.trainer, self.fast, self.given, self.trainer.control
         due = control.should_log or control.should_evaluate or control.should_save
         self.looked_at = fast.observed or (bool(due) and fast.told)
@@ -301,9 +301,9 @@ class FastEpoch:
         return bool(self.trainer.control.should_epoch_stop or self.trainer.control.should_training_stop)
 
     def rest(self) -> dict[str, Any]:
-        """What `_run_epoch` of the library must be given to go on in the middle of this epoch.
+        """Return the arguments with which the library's `_run_epoch` continues in the middle of this epoch.
 
-        It draws the order of the epoch again, skips what was done, and then loads the random numbers of NOWHERE.
+        It draws the order of the epoch again, skips the finished batches, and then loads the random state of NOWHERE.
         """
         self.trainer._generator_of_nowhere = torch.get_rng_state()
         torch.set_rng_state(self.before)

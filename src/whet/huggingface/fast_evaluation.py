@@ -1,4 +1,4 @@
-"""The engine in the place of the library's evaluation, and what training shares with it."""
+"""Evaluates with the engine in place of the library's loop, and shares code with training."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from whet.utils.device import Hardware
 
 
 def hardware_of(trainer: Any) -> Hardware:
-    """The device and the precision that the library has chosen."""
+    """Return the device and precision that the library has chosen."""
     bf16 = trainer.accelerator.mixed_precision == "bf16"
     device = trainer.args.device
     if device.type == "cpu":
-        device = torch.device("cpu")  # of several processes each has its "cpu:0", to which torch would copy tensors
+        device = torch.device("cpu")  # each of several processes has its "cpu:0", to which torch would copy tensors
     return Hardware(device, "bf16" if bf16 else "float32", "as the TrainingArguments say")
 
 
 def loss_of(trainer: Any, tokens: Tokens) -> Loss:
-    """The loss that the library's model computes for these labels, smoothed where the Trainer smooths it."""
+    """Return the loss that the library's model computes for these labels, smoothed if the Trainer smooths it."""
     task = task_of(trainer.model.config, tokens.labels)
     assert task is not None
     smoother = trainer.label_smoother
@@ -39,7 +39,7 @@ def loss_of(trainer: Any, tokens: Tokens) -> Loss:
 
 @contextmanager
 def own_randomness(device: torch.device) -> Iterator[None]:
-    """The engine seeds torch's generators at every step; what others draw must not depend on that."""
+    """Keep torch's generators unchanged: the engine seeds them at every step."""
     generators = [torch.default_generator]
     if device.type == "cuda":
         generators.append(torch.cuda.default_generators[device.index or 0])
@@ -52,21 +52,23 @@ def own_randomness(device: torch.device) -> Iterator[None]:
 
 
 def draw_as_a_loader() -> None:
-    """Draw the number that `iter()` of a DataLoader draws: then torch's generator goes on as in the library's loop."""
+    """Draw the number that `iter()` of a DataLoader draws, so that torch's generator continues as in the library's
+    loop."""
     torch.empty((), dtype=torch.int64).random_()
 
 
 def logits_of(
     trainer: Any, network: Network, tokens: Tokens, rows: Any, check_interrupt: Callable[[], None] = lambda: None
 ) -> Any:
-    """Logits of these rows, in this order."""
+    """Return the logits of these rows, in this order."""
     hardware, batch = hardware_of(trainer), trainer.args.eval_batch_size
     with own_randomness(hardware.device):
         return compute_logits(network, tokens, hardware, batch_rows=batch, rows=rows, check_interrupt=check_interrupt)
 
 
 def evaluate(trainer: Any, loader: Any, prediction_loss_only: bool, prefix: str) -> EvalLoopOutput:
-    """The library's `evaluation_loop` by the engine: rows of like length together, results in the loader's order."""
+    """Run the library's `evaluation_loop` with the engine: rows of similar length together, results in the loader's
+    order."""
     args, fast, handler = trainer.args, trainer._fast, trainer.callback_handler
     tokens, hardware = table_of(trainer, loader.dataset).tokens, hardware_of(trainer)
     network = fast.network if fast is not None else Network(trainer.model, hardware.device)
@@ -76,7 +78,7 @@ def evaluate(trainer: Any, loader: Any, prediction_loss_only: bool, prefix: str)
         started = time.time()
         trainer.accelerator.prepare_model(trainer.model, evaluation_mode=True)
         trainer.model_preparation_time = round(time.time() - started, 4)
-    handler.eval_dataloader = loader  # a progress bar asks it for its length
+    handler.eval_dataloader = loader  # a progress bar needs its length
     draw_as_a_loader()
     told, most = 0, len(loader)
 
@@ -86,7 +88,7 @@ def evaluate(trainer: Any, loader: Any, prediction_loss_only: bool, prefix: str)
             told += 1
             trainer.control = handler.on_prediction_step(args, trainer.state, trainer.control)
 
-    # dataloader_drop_last drops rows of an evaluation, too.
+    # dataloader_drop_last also drops rows of an evaluation.
     rows = np.concatenate([np.asarray(batch, np.int64) for batch in loader.batch_sampler])
     logits = logits_of(trainer, network, tokens, rows, check_interrupt)
     while told < most:

@@ -1,4 +1,4 @@
-"""The decision between whet's engine and the library's own loop: facts in, the first reason against the engine out."""
+"""Decides between whet's engine and the library's own loop: returns the first reason against the engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHAPES_TRAINING = (
     *("get_train_dataloader", "_get_dataloader", "_remove_unused_columns", "_get_collator_with_removed_columns"),
     *("floating_point_ops", "_track_num_input_tokens", "_wrap_model", "_prepare_for_training"),
 )
-"""Methods that decide what a step computes: a subclass that overrides one trains with the library's loop."""
+"""Methods that determine what a step computes: a subclass that overrides one trains with the library's loop."""
 SHAPES_EVALUATION = (
     *("evaluation_loop", "prediction_step", "compute_loss", "get_eval_dataloader", "get_test_dataloader"),
     *("_get_dataloader", "_prepare_inputs", "_prepare_input", "_remove_unused_columns", "compute_loss_context_manager"),
@@ -43,7 +43,7 @@ KNOWN = {
     "_get_train_sampler": ("ec8404cd", "b8b4c9b7", "726bd2c7"),
     "_get_num_items_in_batch": ("a76f7900", "a69ce112", "a8cd1242", "bd607051"),
 }
-"""Hashes of the library's methods that the fast epoch stands for: all releases from 5.3.0 to 5.23.0."""
+"""Hashes of the library's methods that the fast epoch replaces: all releases from 5.3.0 to 5.23.0."""
 HARMLESS: dict[str, tuple[Any, ...]] = {
     "neftune_noise_alpha": (None,),
     "gradient_checkpointing": (False,),
@@ -62,16 +62,16 @@ HARMLESS: dict[str, tuple[Any, ...]] = {
     "deepspeed": (None,),
     "parallelism_config": (None,),
 }
-"""Arguments that change what is computed, and the values with which they do not."""
+"""Arguments that change the computation, with the values for which they do not."""
 WITHIN_A_STEP = ("on_pre_optimizer_step", "on_optimizer_step", "on_substep_end")
-"""Events at which a callback finds gradients, or can break a step off: the engine has no such places."""
+"""Events at which a callback finds gradients, or can stop a step; the engine does not have them."""
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "modernbert")
-"""Families whose scale of the loss under accumulation has a test."""
+"""Families whose loss scale under accumulation is tested."""
 LOADER = ("accelerate.data_loader", "DataLoaderShard")
 
 
 def why_stock(trainer: Any, loader: Any) -> str:
-    """Empty where the engine computes the very same training; else the first reason why it would not."""
+    """Return why the engine would not compute exactly the same training; empty if it would."""
     return (
         _of_methods(trainer, SHAPES_TRAINING)
         or unknown_version()
@@ -85,7 +85,7 @@ def why_stock(trainer: Any, loader: Any) -> str:
 
 
 def why_stock_evaluation(trainer: Any, loader: Any, ignore_keys: Any) -> str:
-    """The same for an evaluation or a prediction."""
+    """Return the same for an evaluation or a prediction."""
     args = trainer.args
     if args.batch_eval_metrics or args.include_for_metrics or not args.eval_do_concat_batches:
         return "compute_metrics is to see batches, inputs or losses"
@@ -106,7 +106,7 @@ def _of_methods(trainer: Any, names: tuple[str, ...]) -> str:
     for name in names:
         own = vars(mine).get(name, vars(Stock).get(name))
         if own is None:
-            continue  # another version of the library does not have it
+            continue  # missing in another version of the library
         if name in vars(trainer) or inspect.getattr_static(type(trainer), name) is not own:
             return f"{name} is overridden"
         original = vars(Stock)[name]
@@ -117,7 +117,7 @@ def _of_methods(trainer: Any, names: tuple[str, ...]) -> str:
 
 @cache
 def unknown_version() -> str:
-    """A release whose methods were not compared with the fast epoch trains with its own loop."""
+    """Return why this release trains with its own loop: its methods were not compared with the fast epoch."""
     for name, known in KNOWN.items():
         try:
             source = inspect.getsource(vars(Stock)[name])
@@ -131,7 +131,7 @@ def unknown_version() -> str:
 
 
 def fingerprint(source: str) -> str:
-    """A hash of a function's statements: neither its docstring, comments nor indentation count."""
+    """Return a hash of a function's statements, without docstrings, comments and indentation."""
     source = textwrap.dedent(source)
     lines, first = source.splitlines(), ast.parse(source).body[0].body[0]  # type: ignore[attr-defined]
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
@@ -167,7 +167,7 @@ def _of_settings(trainer: Any) -> str:
 
 
 def _of_scale(trainer: Any) -> str:
-    """Whether micro-batches count in the loss as in the families whose scale is tested."""
+    """Check that micro-batches are weighted as in the tested families."""
     args, model = trainer.args, trainer.model
     if args.gradient_accumulation_steps * args.world_size == 1:
         return ""
@@ -187,18 +187,18 @@ def _of_callbacks(trainer: Any) -> str:
 
 
 def overrides(callback: Any, *events: str) -> bool:
-    """Whether a callback does something at one of these events."""
+    """Return whether a callback handles one of these events."""
     return any(getattr(type(callback), event, None) is not getattr(TrainerCallback, event) for event in events)
 
 
 def users(callbacks: list[Any], *events: str) -> bool:
-    """Whether a callback that is neither the library's nor whet's does something at one of these events."""
+    """Return whether a callback of the user handles one of these events."""
     own = ("transformers.", "whet.")
     return any(overrides(each, *events) for each in callbacks if not type(each).__module__.startswith(own))
 
 
 def plain_optimizer(trainer: Any) -> Any:
-    """torch's optimizer, without accelerate's wrapper."""
+    """Return torch's optimizer, without accelerate's wrapper."""
     return getattr(trainer.optimizer, "optimizer", trainer.optimizer)
 
 
@@ -210,17 +210,17 @@ def _of_optimizer(trainer: Any) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """A data set as the engine reads it."""
+    """A data set in the engine's format."""
 
     tokens: Tokens
     widths: Any
-    """Length of each row as it was given, padding included: what the collator pads to."""
+    """Length of each row as given, padding included; the collator pads to it."""
     labels: str
-    """`int`, `float` or `floats` a row, `none` where there are none, else the type that the engine does not take."""
+    """`int`, `float` or `floats` per row, `none` without labels, else the unsupported type."""
 
 
 def table_of(trainer: Any, dataset: Any) -> Table:
-    """Made once for each data set; a loader's is a new object every time, so its fingerprint is the key."""
+    """Build a table once per data set. A loader's data set is a new object each time, so its fingerprint is the key."""
     key = getattr(dataset, "_fingerprint", None) or (id(dataset), len(dataset))
     if key not in trainer._tables:
         while len(trainer._tables) >= 8:
@@ -286,7 +286,7 @@ def _of_collator(collator: Any, table: Table, masked: bool) -> str:
 
 
 def padded_width(collator: Any, widths: Any) -> int:
-    """How wide the collator makes a batch of rows of these widths."""
+    """Return the width to which the collator pads rows of these lengths."""
     padding = getattr(collator, "padding", True)
     width = int(widths.max())
     if getattr(padding, "value", padding) == "max_length" and type(collator) is transformers.DataCollatorWithPadding:

@@ -1,4 +1,4 @@
-"""The run folder of a Trainer: a callback that keeps in output_dir what `whet verdict`, `report` and `watch` read."""
+"""The run folder of a Trainer: a callback that writes the records for `whet verdict`, `report` and `watch`."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ TRAINER = "trainer.json"
 RECORDS_PER_RUN = 100
 PROBE_ROWS = 500
 COMPARED_ROWS = 200_000
-"""Most training rows among which rows of the evaluation are looked for."""
+"""Largest number of training rows searched for rows of the evaluation."""
 TIMINGS = ("runtime", "samples_per_second", "steps_per_second", "preparation_time")
 Array = np.ndarray[Any, Any]
 
 
 class RunFolderCallback(TrainerCallback):  # type: ignore[misc]
-    """Records a training. It changes nothing in it, and a fault of its own ends the recording, not the training."""
+    """Records a training without changing it; an error of its own ends only the recording."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
@@ -51,7 +51,7 @@ class RunFolderCallback(TrainerCallback):  # type: ignore[misc]
         self._evaluated = -1
         self._grad_norm: float | None = None
         self._logged: tuple[int, float, float] = (0, 0.0, 0.0)
-        """Step, sum of the losses and seconds at the last record of a step."""
+        """Step, sum of the losses and seconds at the last step record."""
         self._every = self._rows_a_step = 1
         self._started = 0.0
 
@@ -90,7 +90,7 @@ class RunFolderCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **others: Any) -> None:
         trainer = self.trainer
-        # Of several evaluation sets the first one is the curve's.
+        # With several evaluation sets, the curve is that of the first.
         if not trainer.is_in_train or self.folder is None or self._evaluated == state.global_step:
             return
         self._evaluated = state.global_step
@@ -118,7 +118,7 @@ class RunFolderCallback(TrainerCallback):  # type: ignore[misc]
         self.folder = None
 
     def note_path(self, path: str, why: str) -> None:
-        """Keep which path trains, and why."""
+        """Record which path trains, and why."""
         with self._quietly():
             if self.folder is not None:
                 trainer, network = self.trainer, SimpleNamespace(path=path, why=why)
@@ -127,7 +127,7 @@ class RunFolderCallback(TrainerCallback):  # type: ignore[misc]
                 self.folder.write_json("environment.json", whole)
 
     def note_finding(self, finding: Finding) -> None:
-        """Keep a finding of the engine."""
+        """Record a finding of the engine."""
         with self._quietly():
             self._append(finding)
 
@@ -166,7 +166,7 @@ class RunFolderCallback(TrainerCallback):  # type: ignore[misc]
             self._append(Save(step=state.global_step, path=Path(origin).name))
 
     def _describe(self, state: Any) -> Start | None:
-        """data.json, as far as a Trainer knows the data, and what must be known to read the curves."""
+        """Write data.json with what a Trainer knows of the data, and return the start record."""
         trainer, args = self.trainer, self.trainer.args
         tables = {"train": trainer._tokens_of(trainer.train_dataset)}
         rows = {"train": trainer.num_examples(trainer.callback_handler.train_dataloader)}
@@ -214,14 +214,14 @@ class RunFolderCallback(TrainerCallback):  # type: ignore[misc]
         )
 
     def _evaluations(self, state: Any) -> int:
-        """How many evaluations are planned, as far as the strategy says."""
+        """Return the number of planned evaluations, as far as the strategy gives it."""
         strategy = str(getattr(self.trainer.args.eval_strategy, "value", self.trainer.args.eval_strategy))
         if strategy == "epoch":
             return int(state.num_train_epochs)
         return int(-(-state.max_steps // state.eval_steps)) if strategy == "steps" else 0
 
     def _evaluation(self, state: Any, metrics: Mapping[str, Any], probe: float | None) -> Evaluation:
-        """whet's own scores of the task, and over them what `compute_metrics` gave."""
+        """Return whet's scores of the task, overridden by those of `compute_metrics`."""
         logits, labels = self.trainer._last_logits or (None, None)
         own: dict[str, float] = {}
         confusion: list[list[int]] = []
@@ -252,7 +252,7 @@ class RunFolderCallback(TrainerCallback):  # type: ignore[misc]
         )
 
     def _probe_loss(self) -> float | None:
-        """The loss on a fixed sample of training rows, in evaluation mode: comparable with the evaluation's."""
+        """Return the loss on a fixed sample of training rows in evaluation mode, comparable with the evaluation's."""
         fast = self.trainer._fast
         if fast is None:
             return None
@@ -284,7 +284,7 @@ class RunFolderCallback(TrainerCallback):  # type: ignore[misc]
     def _quietly(self) -> Any:
         try:
             yield
-        except Exception as error:  # a full disk, a folder of another run: none is worth a training
+        except Exception as error:  # a full disk or another run's folder must not stop the training
             self._held.close()
             self.folder = None
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -292,7 +292,7 @@ class RunFolderCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def _config(trainer: Any) -> str:
-    """The settings in whet's own words, as far as it has words for them."""
+    """Return the settings under whet's names, as far as there are any."""
     args = trainer.args
     schedule = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)).removesuffix("_with_warmup")
     words: dict[str, Any] = {
@@ -316,7 +316,7 @@ def _config(trainer: Any) -> str:
         words["schedule"] = schedule
     try:
         return to_toml(make_config(words))
-    except UsageError:  # the library takes settings that whet does not
+    except UsageError:  # values that whet does not support
         return to_toml(make_config({name: words[name] for name in ("model", "run")}))
 
 
@@ -327,7 +327,7 @@ def _scorable(logits: Any, labels: Any, task: Task) -> bool:
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The scores among a Trainer's metrics, without the prefix and without timings."""
+    """Return the scores among a Trainer's metrics, without the prefix and without timings."""
     return {
         name.removeprefix("eval_"): float(value)
         for name, value in metrics.items()
@@ -336,7 +336,7 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _overlap(train: Tokens | None, other: Tokens | None) -> float:
-    """The share of evaluation rows whose tokens are those of a training row."""
+    """Return the share of evaluation rows with the tokens of a training row."""
     if train is None or other is None or len(train) > COMPARED_ROWS:
         return 0.0
     row: Callable[[Tokens, int], bytes] = lambda t, i: t.ids[t.offsets[i] : t.offsets[i + 1]].tobytes()  # noqa: E731
@@ -345,7 +345,7 @@ def _overlap(train: Tokens | None, other: Tokens | None) -> float:
 
 
 def _unknown(tokens: Tokens | None, tokenizer: Any) -> float:
-    """The share of tokens that stand for text that the tokenizer does not know."""
+    """Return the share of tokens for text that the tokenizer cannot represent."""
     unknown = getattr(tokenizer, "unk_token_id", None)
     if tokens is None or unknown is None or not len(tokens.ids):
         return 0.0

@@ -1,4 +1,4 @@
-"""`Trainer`: the library's own, with whet's engine in the place of its steps where that changes nothing."""
+"""`Trainer`: the library's own, with whet's engine for its steps where that changes nothing else."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from whet.integrations.trackers import wandb_mode
 from whet.records import Finding
 from whet.utils.signals import Interrupts
 
-# The library's own name: its verbosity decides whether the line is shown, as for the lines beside it.
+# The library's logger name, so that its verbosity applies to this line too.
 logger = logging.get_logger("transformers.trainer")
 
 
 class TrainingInterrupted(Interrupted, KeyboardInterrupt):
-    """Ctrl-C or SIGTERM, after a checkpoint was saved; also what code that waits for a KeyboardInterrupt catches."""
+    """Raised on Ctrl-C or SIGTERM after a checkpoint was saved; also a KeyboardInterrupt."""
 
 
 class Trainer(transformers.Trainer):  # type: ignore[misc]
-    """`transformers.Trainer`, faster where nothing else changes: `trainer.path` says which path trains, and why."""
+    """`transformers.Trainer`, faster where nothing else changes: `trainer.path` tells which path trains, and why."""
 
     def __init__(self, model: Any = None, args: Any = None, *others: Any, tokenizer: Any = None, **named: Any) -> None:
         self._fast: Fast | None = None
@@ -62,7 +62,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         if args is None:
             args = TrainingArguments("tmp_trainer")
         if "wandb" in args.report_to:
-            os.environ.setdefault("WANDB_MODE", wandb_mode())  # without a key the library's callback would ask for one
+            os.environ.setdefault("WANDB_MODE", wandb_mode())  # without a key, the library's callback would ask for one
         super().__init__(model, args, *others, **named)
         if self._drops_items:
             self.model_accepts_loss_kwargs = False  # its loss is the mean of a micro-batch
@@ -76,7 +76,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
     _drops_items = False
 
     def __init_subclass__(cls, **others: Any) -> None:
-        """Accept a `compute_loss` as transformers 4 wanted it, without num_items_in_batch."""
+        """Accept a `compute_loss` in the signature of transformers 4, without num_items_in_batch."""
         super().__init_subclass__(**others)
         own = vars(cls).get("compute_loss")
         if own is None or not inspect.isfunction(own):
@@ -96,7 +96,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
     @property
     def path(self) -> str:
-        """Which path took the steps and why: `fused from step 0`, `stock (compute_loss is overridden) from step 0`."""
+        """The path of the steps with its reason: `fused from step 0`, `stock (compute_loss is overridden) from step
+        0`."""
         return ", then ".join(self._paths)
 
     @property
@@ -107,7 +108,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
     # Training ----------------------------------------------------------------------------------------
 
     def train(self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: Any = None) -> Any:
-        """Train as the library does; `resume_from_checkpoint=True` takes the newest checkpoint that is whole."""
+        """Train like the library; `resume_from_checkpoint=True` uses the newest complete checkpoint."""
         if resume_from_checkpoint is True:
             newest = newest_whole(self.args.output_dir) if self.ranks.is_main else None
             resume_from_checkpoint = self.ranks.broadcast_object(str(newest) if newest else True)
@@ -130,7 +131,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             self._recorder.ended_by(error)
 
     def _answered(self) -> Any:
-        """Several processes: a connection that broke is explained by what the other process said when it left."""
+        """With several processes: replace a connection error by the error of the rank that left."""
         return self.ranks.translate_connection_errors(computing=True) if self.ranks.world > 1 else nullcontext()
 
     def call_model_init(self, trial: Any = None) -> Any:
@@ -138,7 +139,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         _name_labels(model, getattr(self, "train_dataset", None))
         return model
 
-    # `find_executable_batch_size` binds `batch_size` by its name, so the signature is the library's.
+    # `find_executable_batch_size` binds `batch_size` by name, so the signature is the library's.
     def _inner_training_loop(
         self,
         batch_size: Any = None,
@@ -149,12 +150,12 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
     ) -> Any:
         try:
             return super()._inner_training_loop(batch_size, args, resume_from_checkpoint, trial, ignore_keys_for_eval)
-        finally:  # also after an error the model holds its current weights
+        finally:  # the model holds its current weights, also after an error
             self._leave_fast_path(quietly=True)
 
     def _run_epoch(self, **given: Any) -> None:
         loader = given["train_dataloader"]
-        why = self._agreed(why_stock(self, loader))  # after on_train_begin, in which callbacks may put hooks
+        why = self._agreed(why_stock(self, loader))  # after on_train_begin, in which callbacks may add hooks
         if why:
             self._leave_fast_path()
             self._took("stock", why)
@@ -182,7 +183,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             super()._load_rng_state(checkpoint)
 
     def _restore_window(self, given: dict[str, Any]) -> None:
-        """The losses since the last log, of a checkpoint of the fast path: the next log is as if nothing had been."""
+        """Restore the losses since the last log from a checkpoint of the fast path, so that the next log is
+        unchanged."""
         resumed = given["resume_from_checkpoint"]
         notes = read_notes(resumed) if resumed is not None and given["epoch"] == given["epochs_trained"] else None
         if notes is not None and self._fast is not None:
@@ -191,7 +193,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             self._total_loss_scalar -= notes.loss  # train_loss is the mean over the steps of this call
 
     def _agreed(self, why: str) -> str:
-        """The same answer in all processes: gradients are summed step by step."""
+        """Return the same answer on all ranks: gradients are summed step by step."""
         return next(filter(None, self.ranks.gather(why)), "")
 
     def _took(self, path: str, why: str) -> None:
@@ -204,7 +206,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             self._recorder.note_path(path, why)
 
     def _leave_fast_path(self, *, quietly: bool = False) -> None:
-        """Everything as the library's loop would have left it."""
+        """Leave everything as the library's loop would."""
         fast, self._fast = self._fast, None
         if fast is not None:
             fast.drain(self._tr_loss)
@@ -221,7 +223,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self._recorder.note_finding(finding)
 
     def _maybe_log_save_evaluate(self, *given: Any, **named: Any) -> None:
-        """After Ctrl-C or SIGTERM the end of a step saves, and leaves when the checkpoint is whole."""
+        """After Ctrl-C or SIGTERM, save at the end of the step and stop once the checkpoint is complete."""
         self._told = self.ranks.any_rank(bool(self._interrupts.pending))
         if self._told:
             self.control.should_save = True
@@ -249,7 +251,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         super().save_model(output_dir, _internal_call)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        """Rows in input order, also where the training rows are grouped by length."""
+        """Keep input order, also if training rows are grouped by length."""
         grouped = str(getattr(self.args.train_sampling_strategy, "value", self.args.train_sampling_strategy))
         if grouped == "group_by_length" and self.args.world_size <= 1 and hasattr(eval_dataset, "__len__"):
             return torch.utils.data.SequentialSampler(eval_dataset)
@@ -263,7 +265,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         ignore_keys: Any = None,
         metric_key_prefix: str = "eval",
     ) -> Any:
-        """By the engine where it computes the same; the library's own loop elsewhere."""
+        """Evaluate with the engine if it computes the same; otherwise with the library's own loop."""
         if prediction_loss_only is None:
             prediction_loss_only = self.args.prediction_loss_only
         why = why_stock_evaluation(self, dataloader, ignore_keys)
@@ -280,7 +282,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
     # Data --------------------------------------------------------------------------------------------
 
     def _tokens_of(self, dataset: Any) -> Tokens | None:
-        """The rows as the engine reads them, where it can."""
+        """Return the rows as the engine's tokens, if possible."""
         import datasets
 
         try:
@@ -300,7 +302,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return next(iter(self._evaluation_sets()), None)
 
     def _evaluation_tokens(self) -> list[Tokens]:
-        """Rows that the network in training will be asked about, as far as its vocabulary goes."""
+        """Return rows that the network will evaluate during training, as far as its vocabulary allows."""
         found = [self._tokens_of(each) for each in self._evaluation_sets()]
         size = self.model.config.vocab_size
         return [
@@ -311,7 +313,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
 
 def _name_labels(model: Any, dataset: Any) -> None:
-    """Put the data set's label names in the place of LABEL_0, LABEL_1 …, where it has them."""
+    """Replace LABEL_0, LABEL_1 … by the data set's label names, if it has them."""
     config = getattr(model, "config", None)
     for column in ("labels", "label"):
         names = getattr((getattr(dataset, "features", None) or {}).get(column), "names", None)

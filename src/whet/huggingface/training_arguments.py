@@ -1,6 +1,6 @@
-"""`TrainingArguments`: the library's own fields, bf16 where the device has it, and names of transformers 4.
+"""`TrainingArguments`: the library's own fields, bf16 if the device supports it, and names of transformers 4.
 
-Old names that version 5 no longer takes work, with one notice that says the new one.
+Names that version 5 no longer accepts still work, with one notice of the new name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RENAMED: dict[str, Callable[[Any], Translated]] = {
     "adafactor": lambda value: ("optim", "adafactor" if value else "adamw_torch_fused"),
     "include_inputs_for_metrics": lambda value: ("include_for_metrics", ["inputs"] if value else []),
 }
-"""Old name: the new one, and how the value is carried over."""
+"""Old name: the new one, and how its value is converted."""
 
 GONE = {
     "overwrite_output_dir": "a new training writes over what an earlier one left in output_dir",
@@ -58,7 +58,7 @@ TENSORBOARD = "TENSORBOARD_LOGGING_DIR"
 
 
 def translate(given: Mapping[str, Any], known: Collection[str], owner: str) -> dict[str, Any]:
-    """The settings under the names there are now; unknown names stay, and the library refuses them itself.
+    """Return the settings under their present names; unknown names stay, and the library refuses them.
 
     Only names that are no fields are translated: some left the library as late as version 5.15.
     """
@@ -86,7 +86,7 @@ def _is_old(name: str) -> bool:
 
 
 class _TakesOldNames(type):
-    """Translates old names before any `__init__`: a user's dataclass with more fields has one of its own."""
+    """Translates old names before any `__init__`: a user's dataclass with more fields has its own."""
 
     def __call__(cls, *given: Any, **settings: Any) -> Any:
         known = {each.name for each in dataclasses.fields(cls)}  # type: ignore[arg-type]
@@ -101,9 +101,9 @@ class _TakesOldNames(type):
 
 @dataclasses.dataclass(repr=False)  # a generated repr would show hub_token, which the library's own hides
 class TrainingArguments(transformers.TrainingArguments, metaclass=_TakesOldNames):  # type: ignore[misc]
-    """The settings of a `Trainer`: `transformers.TrainingArguments` and two things more."""
+    """The settings of a `Trainer`: `transformers.TrainingArguments` with bf16 and old names."""
 
-    # No `| None`: the library's argument parser would then want a value after --bf16.
+    # No `| None`: the library's argument parser would then expect a value after --bf16.
     bf16: bool = field(
         default=None,  # type: ignore[assignment]
         metadata={"help": "Not set: bf16 where the device computes it natively. True and False are kept to."},
@@ -121,14 +121,14 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_TakesOldNames
         if self.bf16 and (slow := choose_hardware("cpu" if self.use_cpu else "auto", "bf16").slow):
             notice(f"TrainingArguments: {slow}")
         if automatic and self._has_bf16():
-            # After the library's checks: they refuse bf16 on a CPU without use_cpu, where it works.
+            # After the library's checks, which refuse bf16 on a CPU without use_cpu, although it works.
             self.bf16, self.mixed_precision = True, "bf16"
             notice(
                 "TrainingArguments: bf16 was not set; this device has it natively, so bf16=True. bf16=False: float32."
             )
         if "kubeflow" not in (asked if isinstance(asked, list) else [asked]) and asked not in ("all", ["all"]):
             reported: list[str] = vars(self)["report_to"]
-            self.report_to = [name for name in reported if name != "kubeflow"]  # the library adds it unasked
+            self.report_to = [name for name in reported if name != "kubeflow"]  # the library adds it by itself
 
     def _has_bf16(self) -> bool:
         if self.fp16 or self.mixed_precision != "no" or os.environ.get("ACCELERATE_MIXED_PRECISION"):

@@ -1,4 +1,4 @@
-"""Names of the libraries with a thin layer, only where they fail people today, and a collator of whet's own."""
+"""Thin wrappers of library functions that fail for course code, and a collator of whet's own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def load_dataset(path: str, *args: Any, **kwargs: Any) -> Any:
-    """`datasets.load_dataset`; a data set that cannot be had says what to do."""
+    """`datasets.load_dataset`, with a clear error for a data set that cannot be loaded."""
     import datasets
 
     try:
@@ -29,7 +29,7 @@ def load_dataset(path: str, *args: Any, **kwargs: Any) -> Any:
 
 
 class AutoTokenizer:
-    """`transformers.AutoTokenizer`; its tokenizers also take a column of a data set, as the course passes it."""
+    """`transformers.AutoTokenizer`, whose tokenizers also take a column of a data set, as in the course."""
 
     @staticmethod
     def from_pretrained(name: Any, *args: Any, **kwargs: Any) -> Any:
@@ -46,10 +46,10 @@ class AutoTokenizer:
 
 
 def accept_columns() -> None:
-    """Let every tokenizer be called with a column; `datasets` gives one where it used to give a list.
+    """Let every tokenizer be called with a column; `datasets` returns one where it used to return a list.
 
-    The method of the library's base class is wrapped, not the tokenizer: a subclass of our own would change what is
-    saved, how a data set's `map` recognises the same tokenizer, and what a worker process can load.
+    The method of the library's base class is wrapped, not the tokenizer: a subclass would change what is saved, how a
+    data set's `map` recognises the same tokenizer, and what a worker process can load.
     """
     from transformers import PreTrainedTokenizerBase
 
@@ -66,7 +66,7 @@ def accept_columns() -> None:
 
 
 def as_list(value: Any) -> Any:
-    """A column of `datasets`, an array or a Series of texts as a list; anything else as it is."""
+    """Return a column of `datasets`, an array or a Series of texts as a list; other values unchanged."""
     kind = type(value)
     if kind.__name__ == "Column" and kind.__module__.partition(".")[0] == "datasets":
         return value[:]
@@ -77,7 +77,7 @@ def as_list(value: Any) -> Any:
 
 @dataclass
 class PaddingCollator:
-    """Rows to a padded batch of tensors: to the longest row, or to a multiple above it."""
+    """Collates rows to a padded batch of tensors: to the longest row, or to a multiple above it."""
 
     tokenizer: Any
     pad_to_multiple_of: int | None = None
