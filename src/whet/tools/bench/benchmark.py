@@ -1,8 +1,8 @@
-"""The stock library and whet side by side on this machine: the same rows, alternating, in one run.
+"""Compares the stock library and whet on this machine: the same rows, in alternating turns.
 
-Each contender is a process of its own, kept alive between turns, so its peak memory is its own and no turn pays for
-another's start. A turn is a number of steps after a few that are not counted; what whet gets ready for them before
-(captured steps of new shapes, on a GPU) is told apart.
+Each contender is a process that lives through all turns, so its peak memory is its own, and no turn pays for starting
+another. A turn is a number of steps after a few that are not counted. The preparation of whet (capturing steps of new
+shapes on a GPU) is reported separately.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WARM_STEPS = 5
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to train: whose, and in which precision."""
+    """A way to train: library and precision."""
 
     name: str
     stock: bool
@@ -47,7 +47,7 @@ COMPILED = Contender("stock compiled", True, "bf16", compiled=True)
 
 
 def bench_training(config: Config, *, steps: int, turns: int, echo: Echo, compiled: bool = False) -> dict[str, Any]:
-    """Milliseconds a step of each contender, the ratios, peak memory, and whether the losses agree."""
+    """Return milliseconds per step of each contender, the ratios, peak memory, and whether the losses agree."""
     contenders = (COMPILED, *TRAINERS) if compiled else TRAINERS
     with tempfile.TemporaryDirectory(prefix="whet-bench-") as scratch:
         workers = {who.name: _Worker(scratch, _trainer, config, who, scratch) for who in contenders}
@@ -79,7 +79,7 @@ def bench_training(config: Config, *, steps: int, turns: int, echo: Echo, compil
 
 
 def bench_prediction(config: Config, *, rows: int, turns: int, echo: Echo) -> dict[str, Any]:
-    """Rows a second of `transformers.pipeline` at its best batch size, and of whet."""
+    """Return rows per second of `transformers.pipeline` at its best batch size, and of whet."""
     with tempfile.TemporaryDirectory(prefix="whet-bench-") as scratch:
         folder = _saved_classifier(config, Path(scratch) / "model")
         texts = _texts(config, rows)
@@ -120,7 +120,8 @@ def _turns(workers: dict[str, _Worker], steps: int, turns: int, echo: Echo) -> d
 
 
 def _agreement(losses: dict[str, list[float]]) -> dict[str, Any]:
-    """Losses of the first steps, same rows and no dropout: the largest relative difference to stock float32."""
+    """Return the largest relative difference of the first losses to stock float32, with the same rows and no
+    dropout."""
     reference = np.asarray(losses["stock float32"])
     return {
         "steps": len(reference),
@@ -134,18 +135,18 @@ def _agreement(losses: dict[str, list[float]]) -> dict[str, Any]:
 
 
 class _Worker:
-    """A process that answers questions."""
+    """A process that answers requests."""
 
     def __init__(self, scratch: str, work: Callable[..., None], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_begin, args=(scratch, work, theirs, *arguments), daemon=True)
-        with _signals_blocked():  # and for ever in the process: a Ctrl-C is for the one that asks
+        with _signals_blocked():  # permanent in the process: only the parent handles Ctrl-C
             self._process.start()
         theirs.close()
 
     def wait(self) -> None:
-        """Until it is ready. Apart from the start, so that all of them start at once."""
+        """Wait until the process is ready. Separate from the start, so that all of them start at once."""
         self._answer()
 
     def ask(self, *question: Any) -> Any:
@@ -180,13 +181,13 @@ def _signals_blocked() -> Iterator[None]:
 
 
 def _begin(scratch: str, work: Callable[..., None], *arguments: Any) -> None:
-    """It ends by a kill: what it has in files for a while must lie where we remove them."""
+    """Put temporary files into a folder that the parent removes, since the process is killed."""
     tempfile.tempdir = scratch
     work(*arguments)
 
 
 def _serve(pipe: Any, make: Callable[[], dict[str, Callable[..., Any]]]) -> None:
-    """Answer until the other side goes away; an error is an answer too."""
+    """Answer requests until the parent closes the connection; errors are answers too."""
     try:
         answers = make()
         pipe.send(("ok", None))
@@ -194,7 +195,7 @@ def _serve(pipe: Any, make: Callable[[], dict[str, Callable[..., Any]]]) -> None
             question, *arguments = pipe.recv()
             pipe.send(("ok", answers[question](*arguments)))
     except (EOFError, BrokenPipeError):
-        return  # nobody asks any more
+        return  # the parent is gone
     except Exception as error:
         pipe.send(("error", f"{type(error).__name__}: {error}"))
 
@@ -219,7 +220,7 @@ def _predictor(pipe: Any, folder: str, texts: list[Any], device: str) -> None:
 
 
 def _saved_classifier(config: Config, folder: Path) -> str:
-    """A classifier with a head from the seed: what is predicted does not matter here, how fast does."""
+    """Return a classifier with a random head: only its speed matters here."""
     from whet.data.examples import load_examples
     from whet.models.pretrained import load_model, load_tokenizer, save_model
 
@@ -238,7 +239,7 @@ def _texts(config: Config, rows: int) -> list[Any]:
 
 
 def seconds(work: Callable[[], None]) -> float:
-    """How long this takes, by a clock that cannot jump."""
+    """Return the duration of a call, by a monotonic clock."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""The contenders of `whet bench`: each gives named functions that its process answers with."""
+"""The contenders of `whet bench`: each returns named functions that its process answers with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from whet.tools.bench.benchmark import WARM_STEPS, Contender, seconds
 Answers = dict[str, Callable[..., Any]]
 CHECK_STEPS = 10
 COMPILING_STEPS = 40
-"""Steps before those that count, where the first ones of each length are compiled."""
+"""Uncounted first steps, in which each length is compiled."""
 PIPELINE_BATCHES = (8, 16, 32, 64, 128)
 
 
@@ -64,7 +64,7 @@ def whet_trainer(config: Config, who: Contender, scratch: str) -> Answers:
 
 
 def stock_trainer(config: Config, who: Contender, scratch: str) -> Answers:
-    """transformers.Trainer with its own defaults, on the same rows."""
+    """transformers.Trainer with its defaults, on the same rows."""
     import torch
 
     from whet.models.pretrained import quiet
@@ -73,10 +73,10 @@ def stock_trainer(config: Config, who: Contender, scratch: str) -> Answers:
 
     job = _job(config, "float32", engine=False)
     device = job.hardware.device
-    # Compiled code belongs to one model: another one in the next turn would be compiled again.
+    # Compiled code belongs to one model: a new one in the next turn would be compiled again.
     kept = job.model() if who.compiled else None
     if who.compiled:
-        warnings.simplefilter("ignore")  # the compiler's advice to its authors
+        warnings.simplefilter("ignore")  # the compiler's advice for developers
 
     def turn(count: int) -> float:
         warm = COMPILING_STEPS if who.compiled else WARM_STEPS
@@ -97,7 +97,7 @@ def stock_trainer(config: Config, who: Contender, scratch: str) -> Answers:
 
 
 def stock_pipeline(folder: str, texts: list[Any], device: str) -> Answers:
-    """transformers.pipeline at the best of its batch sizes, found on a part of the rows."""
+    """transformers.pipeline at its best batch size, found on a part of the rows."""
     from transformers import pipeline
 
     from whet.models.pretrained import quiet
@@ -149,7 +149,7 @@ def _warm_part(rows: list[Any]) -> list[Any]:
 
 
 def _job(config: Config, precision: str, *, engine: bool = True, dropout: bool = True) -> Any:
-    """Everything up to the first step; without dropout where losses are compared."""
+    """Build a job up to the first step; without dropout to compare losses."""
     from whet.training.setup import make_job, make_tokens, read_examples
 
     settings = {**config.flat(), "precision": precision}
@@ -164,7 +164,7 @@ def _job(config: Config, precision: str, *, engine: bool = True, dropout: bool =
 
 
 class _StockJob:
-    """The same rows as a datasets.Dataset, and the same model as the library loads it."""
+    """The same rows as a datasets.Dataset, and the same model loaded by the library."""
 
     def __init__(self, prepared: Any, dropout: bool) -> None:
         from whet.utils.device import choose_hardware
@@ -237,7 +237,7 @@ def _stock(
 
 
 def _same_order(job: Any) -> Any:
-    """The rows of whet's first steps, in whet's order."""
+    """Use the rows of whet's first steps, in whet's order."""
     from whet.data.tokens.batches import BatchOrder
 
     train = job.prepared.config.train
@@ -246,7 +246,7 @@ def _same_order(job: Any) -> Any:
 
 
 def _clock(warm: int, count: int, wait: Callable[[], None]) -> Any:
-    """A callback that times the steps after the warm ones."""
+    """Return a callback that times the steps after the warm-up."""
     from transformers import TrainerCallback
 
     class Clock(TrainerCallback):  # type: ignore[misc,unused-ignore]

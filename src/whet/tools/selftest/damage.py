@@ -1,4 +1,4 @@
-"""Damages files of a run in every way that the self-test tries."""
+"""Damages the files of a run in all the ways of the self-test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Damage:
-    """Something that happens to one checkpoint."""
+    """One kind of damage to a checkpoint."""
 
     name: str
     inflict: Callable[[Path, random.Random], None]
@@ -49,7 +49,7 @@ def append_bytes(folder: Path, chosen: random.Random) -> None:
 
 
 def zero_block(folder: Path, chosen: random.Random) -> None:
-    """What some file systems leave after a power cut: the length is right and the content is not there."""
+    """The result of a power cut on some file systems: the right length without the content."""
     file = _some_file(folder, chosen)
     file.write_bytes(bytes(file.stat().st_size))
 
@@ -62,7 +62,7 @@ def link_file(folder: Path, chosen: random.Random) -> None:
 
 
 def name_outside(folder: Path, chosen: random.Random) -> None:
-    """A manifest that is right in itself and names a file outside the checkpoint."""
+    """A valid manifest that names a file outside the checkpoint."""
     from whet.training.checkpoints import MANIFEST, manifest_bytes
 
     manifest = json.loads((folder / MANIFEST).read_bytes())
@@ -74,7 +74,7 @@ def name_outside(folder: Path, chosen: random.Random) -> None:
 
 
 def swap_files(folder: Path, chosen: random.Random) -> None:
-    """One whole file in the place of another."""
+    """Two valid files exchanged."""
     one, other = chosen.sample(sorted(folder.iterdir()), 2)
     kept = one.read_bytes()
     one.write_bytes(other.read_bytes())
@@ -98,7 +98,7 @@ DAMAGES = tuple(
 
 
 def corrupt_and_load(checkpoints: str, scratch: str, count: int, seed: int, result: str) -> None:
-    """So many damages to copies of these checkpoints; each must be noticed, and the newest whole one found."""
+    """Damage copies of these checkpoints; check that each damage is noticed and the newest complete one is found."""
     from whet.training.checkpoints import CheckpointFolder
 
     chosen = random.Random(seed)

@@ -27,7 +27,7 @@ CALL_SECONDS = 3600.0
 
 
 class ForkServer:
-    """The warm process, and the commands that were started in it."""
+    """The fork server process, and the commands started in it."""
 
     def __init__(self) -> None:
         if os.name != "posix":
@@ -47,7 +47,7 @@ class ForkServer:
                 stdout=subprocess.PIPE,
                 env=environment,
                 bufsize=0,
-                start_new_session=True,  # a Ctrl-C is for us alone
+                start_new_session=True,  # only the parent handles Ctrl-C
             )
         except OSError as error:
             reason = error.strerror or str(error)
@@ -67,7 +67,7 @@ class ForkServer:
             raise EnvironmentFault("The self-test's process did not start.", "Try: python -m whet --version") from None
 
     def start(self, arguments: list[str], folder: Path, **request: Any) -> Command:
-        """A whet command in a folder of its own."""
+        """Start a whet command in a folder."""
         with self._asking:
             number = len(self._answers)
             self._answers[number] = queue.Queue()
@@ -77,7 +77,7 @@ class ForkServer:
         return Command(self, number, output)
 
     def call(self, function: str, *arguments: Any, folder: Path) -> None:
-        """A function of whet, where computing in this process would make forks unsafe."""
+        """Call a function of whet in a fork, because computing here would make forks unsafe."""
         command = self.start([*arguments], folder, call=function)
         if command.wait(CALL_SECONDS) != 0:
             raise EnvironmentFault(f"The self-test could not {function}: {command.output.read_text()[-400:]}")
@@ -106,18 +106,18 @@ class ForkServer:
 
 @dataclass(frozen=True)
 class Command:
-    """One that was started."""
+    """A started command."""
 
     warm: ForkServer
     number: int
     output: Path
 
     def signal(self, number: int) -> None:
-        """Delivered if it still runs."""
+        """Send a signal if it still runs."""
         self.warm._send({"do": "signal", "id": self.number, "number": int(number)})
 
     def wait(self, seconds: float = STUCK_SECONDS) -> int | None:
-        """Its exit status, negative for a signal; None if it is stuck, in which case it is killed."""
+        """Return its exit status, negative for a signal; None if it hangs, in which case it is killed."""
         try:
             return self.warm._answers[self.number].get(timeout=seconds)
         except queue.Empty:

@@ -1,12 +1,12 @@
-"""A process that has imported everything and forks commands: what a test of interruptions runs thousands of.
+"""A process that has imported everything and forks commands, for thousands of interruptions in tests.
 
-It reads one JSON object a line and answers with one JSON object a line:
+It reads one JSON object per line and answers with one JSON object per line:
 
     {"do": "start", "id": 1, "arguments": ["train", …], …}   ->  {"id": 1, "status": 0} when the command has ended
     {"do": "signal", "id": 1, "number": 9}
 
-A fork is safe only while there is one thread, so nothing is computed here; commands compute in the forked process.
-Where the platform's libraries do not survive a fork (macOS), every command gets a process of its own.
+A fork is safe only while there is one thread, so nothing is computed here; commands compute in the forked process. On
+platforms whose libraries do not survive a fork (macOS), every command gets a process of its own.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ POLL_SECONDS = 0.002
 
 
 def serve() -> None:
-    """Until the other end closes; then everything that was started is killed."""
+    """Serve until the other end closes, then kill everything that was started."""
     replies = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what libraries print must not look like an answer
-    # A command unblocks them once its handlers are set: before that it is not yet a command.
+    os.dup2(2, 1)  # output of libraries must not look like an answer
+    # A command unblocks them once its handlers are set; before that it is not yet a command.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     forks = sys.platform == "linux"
     if forks:
@@ -71,7 +71,7 @@ def serve() -> None:
         replies.write(json.dumps({"ready": True, "forks": forks}) + "\n")
         _answer_requests(running, replies, forks)
     except BrokenPipeError:
-        pass  # nobody waits for an answer any more
+        pass  # the client is gone
     for process in running.values():
         os.kill(process, signal.SIGKILL)
 
@@ -93,7 +93,7 @@ def _answer_requests(running: dict[int, int], replies: Any, forks: bool) -> None
 
 def _obey(request: dict[str, Any], running: dict[int, int], forks: bool) -> None:
     if request["do"] == "signal":
-        # Only ever to a process of ours that was not waited for: its number cannot have passed to another.
+        # Sent only to child processes that were not waited for: their process ids cannot have been reused.
         if request["id"] in running:
             os.kill(running[request["id"]], request["number"])
         return
@@ -118,7 +118,7 @@ def _reap(running: dict[int, int], replies: Any) -> list[int]:
 
 
 def run(request: dict[str, Any]) -> None:
-    """This process becomes the command, and ends with it."""
+    """Turn this process into the command, and end with it."""
     status = 1
     try:
         output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -144,7 +144,7 @@ def run(request: dict[str, Any]) -> None:
 
 
 def _limit(name: str, most: int) -> None:
-    """Of address space: so much more than is taken already."""
+    """Limit the address space: what is in use, and so much more."""
     import resource
 
     if name == "RLIMIT_AS":
@@ -172,7 +172,7 @@ def _command(arguments: list[str]) -> int:
 
 
 def _watch_files(request: dict[str, Any]) -> Callable[[], int]:
-    """Count what is done to files under a folder; before the operation of a given number, kill -9 ourselves."""
+    """Count file operations in a folder; before the operation of a given number, kill -9 this process."""
     under, fatal = os.path.realpath(request["watch"]), request.get("kill_at", -1)
     done = 0
 
@@ -189,7 +189,7 @@ def _watch_files(request: dict[str, Any]) -> Callable[[], int]:
             if writes and _is_under(path, under):
                 boundary()
         elif event in ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate"):
-            # Removing a tree works on names relative to an open folder.
+            # Removing a tree uses names relative to an open folder.
             relative = arguments[-1] != -1 and event in ("os.remove", "os.rmdir")
             if relative or _is_under(arguments[0], under):
                 boundary()
@@ -212,7 +212,7 @@ def _is_under(path: Any, folder: str) -> bool:
 
 
 def thread_count() -> int:
-    """Threads of this process, those of libraries included."""
+    """Return the number of threads of this process, including those of libraries."""
     return len(os.listdir("/proc/self/task"))
 
 

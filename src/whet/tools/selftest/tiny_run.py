@@ -1,6 +1,6 @@
-"""A run so small that it can be killed a thousand times: a random BERT, its tokenizer, some rows, and how to compare.
+"""A run so small that it can be killed a thousand times: a random BERT, its tokenizer, some rows, and comparisons.
 
-Used by `whet selftest` and by the tests. Nothing is fetched.
+Used by `whet selftest` and by the tests. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SETTINGS = {
     "--evaluations": 5,
     "--metric": "loss",
     "--save-every": SAVE_EVERY,
-    "--log-every": 3,  # not at every save: a resumed run goes on with a sum that is half made
+    "--log-every": 3,  # not at every save: a resumed run continues a half-finished sum
     "--keep": 2,
     "--precision": "float32",
     "--device": "cpu",
@@ -32,7 +32,7 @@ SETTINGS = {
 
 
 def train_arguments(source: Path, model: Path, run: Path, **changes: Any) -> list[str]:
-    """`whet train` on the small run; changes are flags without their dashes, None to leave one out."""
+    """Return the arguments of `whet train` on the small run; changes are flags without dashes, None removes one."""
     settings = {**SETTINGS, "--model": model, "--run": run}
     settings |= {f"--{name.replace('_', '-')}": value for name, value in changes.items()}
     flags = [[name] if value is True else [name, str(value)] for name, value in settings.items() if value is not None]
@@ -40,7 +40,7 @@ def train_arguments(source: Path, model: Path, run: Path, **changes: Any) -> lis
 
 
 def write_rows(path: Path | str, rows: int = 60) -> None:
-    """Texts whose label stands in their first word."""
+    """Write texts whose first word determines the label."""
     chosen = random.Random(0)
     lines = ["text,label"]
     for index in range(rows):
@@ -50,7 +50,7 @@ def write_rows(path: Path | str, rows: int = 60) -> None:
 
 
 def write_model(folder: Path | str, width: int = 16, layers: int = 2, dropout: float = 0.1) -> None:
-    """A saved BERT with random weights and a tokenizer that spells words in letters."""
+    """Save a BERT with random weights and a tokenizer that splits words into letters."""
     import torch
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
@@ -93,7 +93,7 @@ def write_model(folder: Path | str, width: int = 16, layers: int = 2, dropout: f
 
 
 def run_contents(run: Path) -> dict[str, Any]:
-    """What two executions of the same training share: weights, predictions, records without timings."""
+    """Return what two executions of the same training share: weights, predictions, records without timings."""
     folder = RunFolder.open(run)
     files = [
         *sorted(folder.model.iterdir()),
@@ -107,7 +107,7 @@ def run_contents(run: Path) -> dict[str, Any]:
 
 
 def shared_records(folder: RunFolder) -> list[dict[str, Any]]:
-    """The records of a run that do not depend on whether it was interrupted: docs/design.md defines them."""
+    """Return the records of a run that do not depend on interruptions: docs/design.md defines them."""
     parts = [RunFolder(path) for path in sorted(folder.path.glob("parts/*"))]
     records = [
         without_timings(record)
@@ -119,7 +119,7 @@ def shared_records(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def differences(expected: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    """In words, what differs between two stories."""
+    """Describe the differences between the contents of two runs."""
     names = sorted(expected["files"].keys() | found["files"].keys())
     said = [f"{name} differs" for name in names if expected["files"].get(name) != found["files"].get(name)]
     before, after = expected["records"], found["records"]
@@ -130,7 +130,7 @@ def differences(expected: dict[str, Any], found: dict[str, Any]) -> list[str]:
 
 
 def steps_repeated(run: Path) -> int:
-    """The most steps that one interruption of this run cost: done, and done again."""
+    """Return the largest number of steps that one interruption of this run repeated."""
     most = reached = 0
     for record in RunFolder.open(run).all_records():
         if isinstance(record, Resume):

@@ -1,7 +1,7 @@
-"""`whet selftest`: interrupt a small run on this very machine, let it go on, and compare to the bit.
+"""`whet selftest`: interrupts a small run on this machine, resumes it, and compares the result to the bit.
 
-Commands run in forks of one warm process (see `fork_server.py`), so that an interruption costs a fraction of a second
-and not the import of every library.
+Commands run in forks of one process (see `fork_server.py`), so an interruption takes a fraction of a second instead
+of the import of every library.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass
 class Tally:
-    """Trials of one kind."""
+    """The results of one kind of trial."""
 
     name: str
     trials: int = 0
@@ -49,7 +49,7 @@ class Tally:
         return self.exact == self.trials and not self.wrong_exit
 
     def add(self, other: Tally) -> None:
-        """Trials of the same kind that were made elsewhere."""
+        """Add results of the same kind."""
         for name in ("trials", "interruptions", "stuck", "exact", "different", "wrong_exit"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.most_repeated = max(self.most_repeated, other.most_repeated)
@@ -58,20 +58,20 @@ class Tally:
 
 @dataclass(frozen=True)
 class ReferenceRun:
-    """A model that is trained again and again, and how its training ends when nothing disturbs it."""
+    """A model that is trained repeatedly, and the result of an undisturbed run."""
 
     name: str
     model: Path
     expected: dict[str, Any]
     seconds: float
     boundaries: int
-    """How often the undisturbed run does something to a file."""
+    """Number of file operations of the undisturbed run."""
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Flags of its command, beside those of all."""
+    """Flags of its command in addition to the common ones."""
 
 
-# One for each of the engine's ways to compute on a CPU: general layers, and fused ones from 64 wide on. Then runs of
-# several parts: kills fall into a fold, between folds, into a seed and into the choice.
+# One for each way to compute on a CPU: general layers, and fused ones from a width of 64 on. Then runs of several
+# parts: kills hit a fold, a moment between folds, a seed, and the choice.
 SUBJECTS: dict[str, tuple[int, dict[str, Any]]] = {
     "general": (16, {}),
     "fused": (64, {}),
@@ -81,7 +81,7 @@ SUBJECTS: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 class InterruptionTrials:
-    """Reference runs, and runs that are interrupted and must end like them."""
+    """Reference runs, and interrupted runs that must have the same results."""
 
     def __init__(self, warm: ForkServer, folder: Path, seed: int) -> None:
         self.warm, self.folder, self.chosen = warm, folder, random.Random(seed)
@@ -102,7 +102,7 @@ class InterruptionTrials:
         )
 
     def beside(self, number: int) -> InterruptionTrials:
-        """Another one with the same references, for trials at the same time."""
+        """Return another one with the same references, for trials at the same time."""
         other = copy.copy(self)
         other.folder, other.chosen = self.folder / f"beside-{number}", random.Random(self.chosen.randrange(2**32))
         other.folder.mkdir()
@@ -112,19 +112,19 @@ class InterruptionTrials:
         return self.subjects[tally.trials % len(self.subjects)]
 
     def start(self, home: Path, model: Path, changes: Mapping[str, Any] = NONE, **request: Any) -> Command:
-        """The command of every trial: it begins the run, and it goes on with it."""
+        """Start the command of every trial: it starts the run and resumes it."""
         arguments = train_arguments(self.source, model, home / "run", **changes)
         return self.warm.start(arguments, home, environment={"WHET_CACHE": str(home / "cache")}, **request)
 
     def kill_at_random_moment(self, tally: Tally) -> None:
-        """One to three kills, anywhere from the first to the last moment; then the run may finish."""
+        """Kill the run one to three times at random moments; then let it finish."""
         subject, home = self._next(tally), self._home(f"kill-{tally.trials}")
         for _ in range(self.chosen.choice((1, 1, 2, 3))):
             tally.interruptions += self._disturb(home, subject, signal.SIGKILL) == -signal.SIGKILL
         self._finish(home, subject, tally)
 
     def kill_at_boundary(self, tally: Tally, boundary: int | None = None, subject: ReferenceRun | None = None) -> None:
-        """Dead before the n-th thing that is done to a file; the one that goes on may die as well."""
+        """Kill the run before its n-th file operation; the resumed run may be killed as well."""
         subject, home = subject or self._next(tally), self._home(f"boundary-{tally.trials}")
         places = [boundary or self.chosen.randint(1, subject.boundaries)]
         if boundary is None and self.chosen.random() < 0.3:
@@ -135,7 +135,7 @@ class InterruptionTrials:
         self._finish(home, subject, tally)
 
     def interrupt(self, tally: Tally) -> None:
-        """SIGTERM or SIGINT at a random moment: saved, left with 75, and gone on with."""
+        """Send SIGTERM or SIGINT at a random moment: the run must save, exit with 75, and resume."""
         subject, home = self._next(tally), self._home(f"signal-{tally.trials}")
         status = self._disturb(home, subject, self.chosen.choice((signal.SIGTERM, signal.SIGINT)))
         if status not in (0, INTERRUPTED):
@@ -145,23 +145,23 @@ class InterruptionTrials:
         self._finish(home, subject, tally)
 
     def _disturb(self, home: Path, subject: ReferenceRun, number: int) -> int | None:
-        """Start the command and send it a signal at a random moment of its life; its exit status."""
+        """Start the command, send a signal at a random moment, and return its exit status."""
         command = self.start(home, subject.model, subject.changes)
         time.sleep(0.01 + self.chosen.random() * subject.seconds * self._pace)
         command.signal(number)
         status = command.wait()
-        # The machine may have become slower or faster since the reference ran: aim so that about one in ten misses.
+        # The machine's speed may have changed since the reference: the range misses the end about once in ten times.
         self._pace = max(0.1, self._pace * 0.8) if status == 0 else min(3.0, self._pace * 1.02)
         return status
 
     def corrupt(self, tally: Tally) -> None:
-        """Killed in the middle, the newest checkpoint damaged: the one before it is taken, and the run says so."""
-        # Those of one training have checkpoints to fall back on.
+        """Kill a run and damage its newest checkpoint: it must resume from the one before, and report that."""
+        # Only runs of one training have checkpoints to fall back on.
         subject, home = self.subjects[tally.trials % 2], self._home(f"corrupt-{tally.trials}")
         checkpoints = self._killed_with_checkpoints(home, subject)
         damage = DAMAGES[tally.trials % len(DAMAGES)]
         damage.inflict(checkpoints[-1], self.chosen)
-        # Killed between a checkpoint's completion and its record: once the folder is gone too, nothing tells of it.
+        # Killed between a checkpoint's completion and its record: without the folder there is no trace of it.
         told = checkpoints[-1].exists() or _is_recorded(home / "run", checkpoints[-1])
         tally.interruptions += 1
         (home / "output.txt").unlink()
@@ -170,7 +170,7 @@ class InterruptionTrials:
             tally.troubles.append(f"{home.name}: a {damage.name} was not said")
 
     def corruptions(self, count: int) -> dict[str, dict[str, int]]:
-        """Damages to the files alone, by the thousand."""
+        """Try thousands of damages to files alone."""
         home = self._home("corruptions")
         checkpoints, result = self._killed_with_checkpoints(home, self.subjects[0]), home / "tally.json"
         arguments = (str(checkpoints[0].parent), str(home), count, self.chosen.randrange(2**32), str(result))
@@ -180,19 +180,19 @@ class InterruptionTrials:
         return found
 
     def _killed_with_checkpoints(self, home: Path, subject: ReferenceRun) -> list[Path]:
-        """A run that was cut off while it had more than one checkpoint; they are returned, oldest first."""
+        """Return the checkpoints of a run that was killed with more than one, oldest first."""
         for _ in range(100):
             place = self.chosen.randint(subject.boundaries // 2, subject.boundaries)
             self.start(home, subject.model, subject.changes, watch=str(home), kill_at=place).wait()
             found = sorted((home / "run" / "checkpoints").glob("step-*"))
-            if RunFolder(home / "run").finished:  # it died after its last record, or outlived the count
+            if RunFolder(home / "run").finished:  # it died after its last record, or finished before the count
                 shutil.rmtree(home / "run")
             elif len(found) > 1:
                 return found
         raise EnvironmentFault("The self-test could not interrupt a run with two checkpoints.")
 
     def _finish(self, home: Path, subject: ReferenceRun, tally: Tally) -> str:
-        """The same command again must finish the run, equal to the reference. What it said is returned."""
+        """Finish the run with the same command and compare it with the reference; return its output."""
         tally.trials += 1
         status = self.start(home, subject.model, subject.changes).wait()
         if status != 0:
@@ -228,7 +228,7 @@ def _last_line(home: Path) -> str:
 
 @dataclass
 class Outcome:
-    """What a self-test found."""
+    """The results of a self-test."""
 
     tallies: list[Tally]
     corruptions: dict[str, dict[str, int]]
@@ -242,7 +242,7 @@ class Outcome:
 
 
 def selftest(folder: Path, *, kills: int, signals: int, corruptions: int, seed: int, echo: Echo) -> Outcome:
-    """A laboratory of its own, and everything in it."""
+    """Run all trials in a new fork server."""
     echo("Starting: everything is imported once.")
     with warm_process() as warm:
         return examine(
@@ -251,7 +251,7 @@ def selftest(folder: Path, *, kills: int, signals: int, corruptions: int, seed: 
 
 
 def examine(laboratory: InterruptionTrials, *, kills: int, signals: int, corruptions: int, echo: Echo) -> Outcome:
-    """Half of the kills at random moments, half at file boundaries; then signals and damaged checkpoints."""
+    """Kill half of the runs at random moments, half at file operations; then send signals and damage checkpoints."""
     started = time.monotonic()
     for subject in laboratory.subjects:
         echo(f"Reference, {subject.name}: {subject.seconds:.1f} s, {subject.boundaries} file boundaries.")
