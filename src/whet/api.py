@@ -1,4 +1,4 @@
-"""The Python API: `fit` trains and returns a `Run`, `load` returns the predictor of a run or of a model folder."""
+"""The Python API: `fit` trains and returns a `Run`, `load` returns the predictor of a run or model folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """What `whet.fit` returns. Everything is read from the run folder."""
+    """The result of `whet.fit`. Everything is read from the run folder."""
 
     def __init__(self, path: Path | str, *, trust_remote_code: bool = False) -> None:
         self.folder = RunFolder.open(path)
@@ -36,13 +36,13 @@ class Run:
 
     @property
     def best(self) -> Evaluation | None:
-        """The evaluation whose weights `model/` holds; of a run with folds, what they held out."""
+        """The evaluation of the weights in `model/`; with folds, that of the held-out rows."""
         found = shipped_evaluation(self.records)
         return found if found is not None and found.best else None
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Scores of the saved model: on validation as they are, on test with `test_` before the name."""
+        """Scores of the saved model: on validation under their names, on test with the prefix `test_`."""
         found: dict[str, float] = {}
         if self.best is not None:
             found.update(self.best.metrics, loss=self.best.loss)
@@ -62,7 +62,7 @@ class Run:
 
     @property
     def baselines(self) -> dict[str, Baselines]:
-        """The saved model beside simpler answers to the same rows, by split."""
+        """The saved model and its baselines on the same rows, by split."""
         return {record.split: record for record in self.records if isinstance(record, Baselines)}
 
     @cached_property
@@ -83,22 +83,22 @@ class Run:
     @overload
     def predict(self, texts: Any, pairs: Any = None) -> list[Prediction]: ...
     def predict(self, texts: Any, pairs: Any = None) -> Prediction | list[Prediction]:
-        """Labels with probabilities: one for one text, a list for several, in input order."""
+        """Return labels with probabilities: one for one text, a list for several, in input order."""
         answer: Prediction | list[Prediction] = self.predictor.predict(texts, pairs)
         return answer
 
     def predict_table(self, table: Any) -> Any:
-        """The same kind of table with what the model says behind its columns."""
+        """Return the same kind of table with the predictions appended."""
         return self.predictor.predict_table(table)
 
     def plot(self) -> Figure:
-        """The curves, drawn where a notebook shows them; `str()` of it is SVG."""
+        """Return the curves, drawn in a notebook; `str()` of it is SVG."""
         from whet.integrations.notebook import Figure
 
         return Figure(self.records)
 
     def summary(self) -> dict[str, Any]:
-        """What `whet train --json` prints."""
+        """Return what `whet train --json` prints."""
         import dataclasses
 
         from whet.records import End
@@ -156,12 +156,13 @@ def fit(source: Any = None, *, accept_changes: bool = False, **settings: Any) ->
     finally:
         if view:
             view.close()
-        # Model and moments are in reference cycles, which Python may leave for many runs: too few objects, too large.
+        # Model and moments are in reference cycles, which Python may keep for many runs: they are few objects, but
+        # large.
         gc.collect()
 
 
 def load(path: Path | str, **settings: Any) -> Predictor:
-    """The predictor of a run folder or of a model folder."""
+    """Return the predictor of a run folder or model folder."""
     from whet.inference.predictor import Predictor
 
     return Predictor(path, **settings)

@@ -1,4 +1,4 @@
-"""Messages name flags, as the command line has them; in Python the same settings are arguments.
+"""Translates flags in messages to Python arguments.
 
 in_python("Try --epochs 5, or --drop-empty.") == "Try epochs=5, or drop_empty=True."
 """
@@ -15,19 +15,19 @@ _PROSE = re.compile(
     "and|are|can|do|for|gives|has|if|in|is|means|names?|of|on|or|out|rows|says|splits|takes|than|to|was|where|while|"
     "with|×"
 )
-"""Words that stand behind a flag and are not its value."""
+"""Words that may follow a flag without being its value."""
 _ARGUMENTS: dict[str, tuple[str, Any]] = {"accept-changes": ("accept_changes", bool)}
-"""By flag, without its dashes: the argument and its type."""
+"""Flags without dashes, with their argument and its type."""
 _TELLERS: list[Callable[[], Mapping[str, tuple[str, Any]]]] = []
 
 
 def know_arguments(flags: Callable[[], Mapping[str, tuple[str, Any]]]) -> None:
-    """Flags that are arguments of these names and types; asked for when the first message is told."""
+    """Register a function that returns arguments and types by flag; called for the first message."""
     _TELLERS.append(flags)
 
 
 def in_python(text: str) -> str:
-    """The text with every flag that is a setting spelled as a keyword argument; other flags stay."""
+    """Return the text with every flag of a setting written as a keyword argument; other flags stay."""
     while _TELLERS:
         _ARGUMENTS.update(_TELLERS.pop()())
     return _FLAG.sub(_argument, text)
@@ -48,7 +48,7 @@ def _argument(found: re.Match[str]) -> str:
 
 
 def _written(value: str, hint: Any) -> str | None:
-    """The value as Python writes it; None where the word behind the flag is none."""
+    """Return the value in Python's syntax; None if the word after the flag is no value."""
     if _PROSE.fullmatch(value):
         return None
     if get_origin(hint) is Literal:

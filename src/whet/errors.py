@@ -21,34 +21,34 @@ from whet.argument_names import in_python
 
 
 class WhetError(Exception):
-    """Base of every error that whet raises on purpose."""
+    """Base of all errors that whet raises on purpose."""
 
     exit_code = 1
     rank: int | None = None
-    """Where several processes run: the one whose own error this is. None for what all of them have in common."""
+    """With several processes: the rank of the error; None for an error that all have in common."""
     copied = False
-    """Whether another process has told it already."""
+    """Whether another process has reported it already."""
 
     def __init__(self, message: str, hint: str = "", *, go_on: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.go_on = tuple(go_on)
-        """Flags with their values with which the same command goes on."""
+        """Flags with values with which the same command continues."""
 
     def __str__(self) -> str:
-        """Message and hint for Python, where a setting is an argument; the command line prints the two as they are."""
+        """Return message and hint for Python, with settings as arguments; the command line prints both unchanged."""
         return in_python(f"{self.message} {self.hint}".strip())
 
 
 class UsageError(WhetError):
-    """A flag, a setting or an argument that cannot be used as it is."""
+    """A flag, a setting or an argument with an invalid value."""
 
     exit_code = 2
 
 
 class DataError(UsageError):
-    """Data that cannot be read, understood or trained on as it is."""
+    """Data that cannot be read, understood or trained on."""
 
     def __init__(
         self,
@@ -66,25 +66,25 @@ class DataError(UsageError):
 
 
 class ArtifactError(WhetError):
-    """A checkpoint or a model that must not be trusted."""
+    """A checkpoint or model that is damaged or unsafe."""
 
     exit_code = 3
 
 
 class EnvironmentFault(WhetError):
-    """The machine cannot do what was asked: disk, permission, memory, lock, package, worker."""
+    """A fault of the machine: disk, permission, memory, lock, package, worker."""
 
     exit_code = 4
 
 
 class Diverged(WhetError):
-    """A loss or a gradient stopped being finite; the weights were not touched by it."""
+    """A loss or gradient stopped being finite; it did not change the weights."""
 
     exit_code = 5
 
 
 class Interrupted(WhetError):
-    """A signal or a deadline ended the run early; everything needed to go on is on disk."""
+    """A signal or deadline ended the run early; everything needed to resume is on disk."""
 
     exit_code = 75
 
@@ -98,7 +98,7 @@ class Stopped(Interrupted):
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> EnvironmentFault:
-    """The error for an optional package that is not installed."""
+    """Return the error for an optional package that is not installed."""
     return EnvironmentFault(
         f"{purpose} needs the package {package!r}, which is not installed.",
         f"Install it with: pip install 'whet[{extra}]'",
@@ -106,13 +106,13 @@ def missing_extra(package: str, extra: str, purpose: str) -> EnvironmentFault:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint that names the closest known spelling, or lists what is known."""
+    """Return a hint that names the closest known spelling, or lists what is known."""
     names = sorted(known)
     close = get_close_matches(name, names, n=1, cutoff=0.6)
     return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(names)}."
 
 
 def shortened_list(names: Sequence[str], most: int = 8, *, quoted: bool = True) -> str:
-    """The first of these names and how many more there are."""
+    """Return the first of these names and the number of the others."""
     listed = ", ".join(map(repr if quoted else str, names[:most]))
     return f"{listed} and {len(names) - most:,} more" if len(names) > most else listed

@@ -1,4 +1,4 @@
-"""The task that the labels make: classes, several labels per row, or a number."""
+"""The task defined by the labels: classes, several labels per row, or a number."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from whet.errors import ArtifactError
 
 @dataclass(frozen=True)
 class Task:
-    """What the model is asked to do."""
+    """The task of a model."""
 
     kind: str
-    """`binary`, `multiclass`, `multilabel` or `regression`; `unlabelled` where nobody asked for labels."""
+    """`binary`, `multiclass`, `multilabel` or `regression`; `unlabelled` if no labels are needed."""
     labels: tuple[str, ...]
     """Names in label order; empty for regression."""
 
     @property
     def outputs(self) -> int:
-        """Logits a row."""
+        """Number of logits per row."""
         return len(self.labels) or 1
 
 
@@ -32,7 +32,7 @@ PROBLEM_TYPES = {
 
 
 def saved_task(config: Any) -> Task:
-    """The task that a saved model's configuration describes."""
+    """Return the task in a saved model's configuration."""
     if config.problem_type == "regression" or config.num_labels == 1:
         return Task("regression", ())
     try:
@@ -47,7 +47,7 @@ def saved_task(config: Any) -> Task:
 
 
 def task_of(config: Any, labels: Any) -> Task | None:
-    """The task as the library's own models decide it: by problem_type, else by the labels; None for another one."""
+    """Return the task as the library's models choose it: by problem_type, else by the labels; None for others."""
     outputs = getattr(config, "num_labels", None)
     if outputs is None:
         return None
@@ -64,7 +64,7 @@ def task_of(config: Any, labels: Any) -> Task | None:
 
 
 def labels_fit(labels: Any, task: Task) -> bool:
-    """Whether an array of labels is what the task's loss and scores are computed from."""
+    """Return whether an array of labels fits the task's loss and scores."""
     if not len(labels):
         return False
     if task.kind == "regression":
