@@ -1,4 +1,4 @@
-"""Which column is the text, which its pair, which the label: by name, then by content, never by guess."""
+"""Decides which columns are the text, its pair and the label: by name, then by content, without guessing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ZERO_ONE = r"^(?i:0|1|0\.0|1\.0|true|false)$"
 
 @dataclass(frozen=True)
 class Columns:
-    """The source's own names. Several 0/1 columns that make up a multi-label target are joined by commas."""
+    """The column names of the source. Several 0/1 columns of a multi-label target are joined by commas."""
 
     text: str
     pair: str | None
@@ -42,7 +42,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Profile:
-    """What the first rows of a column look like."""
+    """Properties of a column's first rows."""
 
     name: str
     kind: str
@@ -50,12 +50,12 @@ class Profile:
     rows: int
     distinct: int
     words: float
-    """Mean words a cell."""
+    """Mean number of words per cell."""
     numeric: bool
     dates: bool = False
-    """Every cell is a day, with or without the time."""
+    """Whether every cell is a date, with or without a time."""
     zero_one: bool = False
-    """Every cell is 0 or 1, or false or true: a column of a multi-label task may look so."""
+    """Whether every cell is 0 or 1, or false or true, as in a multi-label column."""
 
     delimited: bool = False
     """Cells may hold several labels: `|` or `;` stands in some of them, or lists."""
@@ -105,7 +105,7 @@ class Profile:
 
 
 def choose_columns(split: RawSplit, config: DataConfig, *, labelled: bool = True) -> Columns:
-    """The columns of the task, or an error that lists the candidates."""
+    """Return the columns of the task, or raise an error that lists the candidates."""
     profiles = profile(split)
     config = _with_own_names(split, config)
     _check_given(split, config)
@@ -116,14 +116,14 @@ def choose_columns(split: RawSplit, config: DataConfig, *, labelled: bool = True
 
 
 def label_columns(split: RawSplit, label: str) -> list[str]:
-    """The columns that the label setting names: one, or several 0/1 columns separated by commas."""
+    """Return the columns in the label setting: one, or several 0/1 columns separated by commas."""
     if label in split.columns:
         return [label]
     return [part.strip() for part in label.split(",")]
 
 
 def own_name(name: str, known: Sequence[str]) -> str | None:
-    """The known name that is meant: the same one, or the only one that differs by case alone."""
+    """Return the matching known name: the same one, or the only one that differs in case alone."""
     if name in known:
         return name
     alike = [each for each in known if each.casefold() == name.strip().casefold()]
@@ -131,7 +131,7 @@ def own_name(name: str, known: Sequence[str]) -> str | None:
 
 
 def _with_own_names(split: RawSplit, config: DataConfig) -> DataConfig:
-    """The settings with the columns as the source spells them; a name it does not have stays as it is."""
+    """Return the settings with column names in the source's spelling; unknown names stay as they are."""
     names: dict[str, Any] = {}
     for flag in ("text", "pair"):
         given = getattr(config, flag)
@@ -144,13 +144,13 @@ def _with_own_names(split: RawSplit, config: DataConfig) -> DataConfig:
 
 
 def profile(split: RawSplit) -> list[Profile]:
-    """A look at the first rows of every column."""
+    """Return the properties of every column's first rows."""
     table = first_rows(split)
     return [_profile(name, table.column(name), name in split.class_names) for name in split.columns]
 
 
 def first_rows(split: RawSplit) -> Any:
-    """A table of the first rows: enough to judge by, and never more than a few megabytes."""
+    """Return a table of the first rows: enough to decide, and at most a few megabytes."""
     import pyarrow as pa
 
     batches: list[Any] = []
@@ -199,7 +199,7 @@ def _profile(name: str, values: Any, declared: bool) -> Profile:
 
 
 def column_kind(type_: Any) -> str:
-    """A pyarrow type in the few words that matter here."""
+    """Return the kind of a pyarrow type."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(type_):
@@ -266,7 +266,7 @@ def _choose_label(split: RawSplit, profiles: Sequence[Profile], config: DataConf
     if alike:
         hint, likeliest = "--label NAME", _likeliest(alike)
         switches = [p.name for p in alike if p.zero_one]
-        if len(switches) > 1:  # all of them: the task would be another one without the last
+        if len(switches) > 1:  # all of them, because the task depends on each
             hint += f", or several for a multi-label task: --label {shlex.quote(','.join(switches))}"
             likeliest = ",".join(switches) if len(switches) == len(alike) else likeliest
         raise _ambiguous(split, "the label", alike, hint, ("--label", likeliest))
@@ -316,7 +316,7 @@ def _choose_texts(
             return named[0].name, config.pair
     alike = [p for p in usable if p.like_text]
     if not alike:
-        # By elimination: the only column left that is neither label nor id.
+        # By elimination: the only remaining column that is neither label nor id.
         alike = [p for p in usable if not p.is_id and not p.numeric and not p.dates]
     if not alike and len(usable) == 1 and (not labelled or len(free) == 1):
         alike = [usable[0]]

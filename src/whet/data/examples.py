@@ -1,4 +1,4 @@
-"""load_examples: any source becomes splits of texts and labels on disk, cached by content."""
+"""load_examples: turns any source into splits of texts and labels on disk, cached by content."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from whet.task import Task
 from whet.utils.text import Echo, neutral
 
 VERSION = 3
-"""Part of the cache's key: goes up when the same source would give other examples."""
+"""Part of the cache key: increased if the same source would give other examples."""
 ORDER = ("train", "validation", "test")
 _SAYING = "examples.json"
 
@@ -47,11 +47,11 @@ class Examples:
     fingerprint: str
     messages: tuple[str, ...]
     dropped: Path | None = None
-    """The file that lists the rows which were left out."""
+    """The file that lists the rows left out."""
 
     @functools.cached_property
     def splits(self) -> Any:
-        """The same rows as a datasets.DatasetDict."""
+        """Return the same rows as a datasets.DatasetDict."""
         import datasets
 
         return datasets.DatasetDict(
@@ -72,13 +72,13 @@ def load_examples(
     whole_below: int = 0,
     echo: Echo = lambda line: None,
 ) -> Examples:
-    """Examples out of any source.
+    """Return the examples of any source.
 
-    Without validation rows of the user's own, fewer training rows than `whole_below` stay whole: they are for folds.
+    Without validation rows, fewer training rows than `whole_below` are not split: they are for folds.
 
-    With `labelled=False` no label is needed, nothing is split, and a single file becomes the split `test`. A
-    `task` there (that of a trained model) makes a label column that is found be read in the task's own order. `echo` is
-    told of a damaged entry of the cache, which is read from the source again.
+    With `labelled=False` no label is needed, nothing is split, and a single file becomes the split `test`. With the
+    `task` of a trained model, a label column is read in that task's order. `echo` gets a line about a damaged cache
+    entry, which is built again from the source.
     """
     config = config or DataConfig()
     with tempfile.TemporaryDirectory(prefix="whet-") as spool:
@@ -93,7 +93,7 @@ def load_examples(
 
 
 def _settings(config: DataConfig) -> dict[str, Any]:
-    """What changes the examples: neither where the files lie nor what the audit may let stand."""
+    """Return the settings that change the examples: not the paths, and not the allowed findings."""
     settings = dataclasses.asdict(config)
     for name in ("source", "validation", "test", "allow", "folds", "drop", "drop_empty"):
         settings.pop(name)
@@ -145,11 +145,11 @@ class _Builder:
             "said": self.messages,
             "splits": list(writers),
         }
-        text = json.dumps(saying, indent=1)  # in ASCII: names of files need not be text
+        text = json.dumps(saying, indent=1)  # as ASCII: file names need not be valid text
         (self.folder / _SAYING).write_text(text, encoding="utf-8")
 
     def _clean(self, raw: dict[str, RawSplit], columns: Columns, scratch: Path) -> tuple[dict[str, RawSplit], Cleaning]:
-        """The splits without the rows that --drop leaves out, before labels are counted and splits made."""
+        """Leave out the rows of --drop before labels are counted and splits are made."""
         reader = self._plain_reader(raw, columns)
         left, cleaning = without_dropped(raw, columns, reader, self.config, scratch, for_training=self.labelled)
         if self.labelled and reader is not None and (strange := reader.unseen.get("validation")):
@@ -158,7 +158,7 @@ class _Builder:
         return left, cleaning
 
     def _splits(self, raw: dict[str, RawSplit]) -> dict[str, RawSplit]:
-        """The splits that are used, in order."""
+        """Return the used splits, in order."""
         if not self.labelled:
             return {"test": raw["train"]} if list(raw) == ["train"] else raw
         if "train" not in raw:
@@ -169,7 +169,7 @@ class _Builder:
         return {name: raw[name] for name in ORDER if name in raw}
 
     def _note_files(self, raw: dict[str, RawSplit]) -> None:
-        """How the files were read; files that are written alike share a line."""
+        """Note how the files were read; files in the same format share a line."""
         alike: dict[str, list[str]] = {}
         for split in raw.values():
             for note in split.notes:
@@ -199,7 +199,7 @@ class _Builder:
         config = self.config
         if config.label is None and self.task is not None and self.task.kind == "multilabel":
             own = [own_name(label, first.columns) for label in self.task.labels]
-            if all(own):  # one 0/1 column a label, under the names that the model knows
+            if all(own):  # one 0/1 column per label, with the names that the model knows
                 config = dataclasses.replace(config, label=",".join(map(str, own)))
         try:
             return choose_columns(first, config, labelled=True)
@@ -209,7 +209,7 @@ class _Builder:
             return choose_columns(first, self.config, labelled=False)
 
     def _plain_reader(self, raw: dict[str, RawSplit], columns: Columns) -> LabelReader | None:
-        """How to read the labels, rare ones included."""
+        """Return the reader of the labels, without the rules for rare ones."""
         if columns.label is None or (not self.labelled and self.task is None):
             return None
         if self.labelled:
@@ -279,7 +279,7 @@ class _Builder:
         return {name: writers[name] for name in order if name in writers}
 
     def _check(self, raw: dict[str, RawSplit], writers: dict[str, SplitWriter], reader: LabelReader | None) -> None:
-        """What training must not be given: empty texts, rows without label, labels it never saw."""
+        """Refuse empty texts, rows without a label, and labels without training rows."""
         rules = ["empty"]
         if self.labelled and any(writer.unlabelled for name, writer in writers.items() if name != "test"):
             rules.append("unlabelled")
@@ -333,7 +333,7 @@ class _Builder:
 
 
 def _refuse_unseen(origin: RawSplit, validation: SplitWriter, train: SplitWriter, reader: LabelReader) -> None:
-    """Labels outside the task, and declared ones that no training row has."""
+    """Refuse labels outside the task, and declared ones without training rows."""
     strange = dict(reader.unseen.get("validation", {}))
     for place in set(validation.label_counts) - set(train.label_counts):
         strange[reader.task.labels[place]] = validation.label_counts[place]

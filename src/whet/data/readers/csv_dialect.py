@@ -1,4 +1,4 @@
-"""How a delimited file is written: delimiter, quoting, header, all found in its first lines."""
+"""Finds the dialect of a delimited file from its first lines: delimiter, quoting, header."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from whet.data.column_names import KNOWN, plain
 from whet.errors import DataError
 
 NO_DELIMITER = "\x1f"
-"""Stands for "one column": a unit separator that no text file has."""
+"""Stands for "one column": a unit separator, which no text file has."""
 NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 SPOKEN = {",": "comma", "\t": "tab", ";": "semicolon", "|": "vertical bar", NO_DELIMITER: "none"}
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """What the csv module needs to know."""
+    """Settings of the csv module."""
 
     delimiter: str
     quoted: bool = True
     backslash: bool = False
-    """Quotes inside a field are written \\" and not doubled."""
+    """Whether quotes inside a field are written \" and not doubled."""
     skip_blank: bool = False
-    """Blanks after a delimiter are not part of the field: a, "b"."""
+    """Whether spaces after a delimiter are outside of the field: a, "b"."""
 
     def reader(self, lines: Any) -> Any:
         return csv.reader(
@@ -49,7 +49,7 @@ class Dialect:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A reading of the sample: its rows, and whether every one of them obeys the dialect."""
+    """A trial reading of the sample: its rows, and whether every one of them fits the dialect."""
 
     dialect: Dialect
     rows: tuple[tuple[str, ...], ...]
@@ -61,7 +61,7 @@ class Attempt:
 
     @cached_property
     def agreeing(self) -> float:
-        """The share of rows that have the commonest number of columns."""
+        """Return the share of rows with the most common number of columns."""
         return sum(len(row) == self.width for row in self.rows) / len(self.rows) if self.rows else 0.0
 
     @property
@@ -76,12 +76,12 @@ class Attempt:
 
     @property
     def names_known(self) -> bool:
-        """The first row has a name that people give to columns."""
+        """Return whether the first row has a common column name."""
         return len(self.rows) > 0 and len(self.rows[0]) >= 2 and any(plain(c) in KNOWN for c in self.rows[0])
 
 
 def find_dialect(sample: Sequence[str], whole: bool, suffix: str, config: DataConfig, file: str) -> Dialect:
-    """The dialect of a file whose first lines are `sample` (all its lines if `whole`)."""
+    """Return the dialect of a file whose first lines are `sample` (all its lines if `whole`)."""
     if config.delimiter:
         return _best_quoting(sample, whole, _given_delimiter(config.delimiter), config).dialect
     usual = {".tsv": "\t", ".tab": "\t"}.get(suffix)
@@ -126,7 +126,7 @@ def _given_delimiter(given: str) -> str:
 
 
 def _best_quoting(sample: Sequence[str], whole: bool, delimiter: str, config: DataConfig) -> Attempt:
-    """The sample read with this delimiter and the quoting that fits it."""
+    """Read the sample with this delimiter and the quoting that fits it."""
     bare = Dialect(delimiter, quoted=False)
     quoted = Dialect(delimiter)
     if config.quoting == "no" or (delimiter == NO_DELIMITER and config.quoting == "auto"):
@@ -150,7 +150,7 @@ def _best_quoting(sample: Sequence[str], whole: bool, delimiter: str, config: Da
 
 
 def _blanks_hide_quotes(strict: Attempt, loose: Attempt) -> bool:
-    """Blanks before a quote keep it from enclosing a field: a, "b" is meant as two plain words."""
+    """Spaces before a quote keep it from enclosing a field: a, "b" may be two plain words."""
     if strict.broken or strict.agreeing < 1.0:
         return True
     return any(
@@ -161,7 +161,7 @@ def _blanks_hide_quotes(strict: Attempt, loose: Attempt) -> bool:
 
 
 def _quotes_are_text(rows: Sequence[Sequence[str]]) -> bool:
-    """Most fields that start with a quote do not end with its partner: the quotes belong to the texts."""
+    """Most fields that start with a quote do not end with one, so the quotes belong to the texts."""
     fields = [field for row in rows for field in row if field.startswith('"')]
     whole = sum(re.fullmatch(r'"([^"]|"")*"', field) is not None for field in fields)
     return len(fields) > 2 * whole
@@ -174,7 +174,7 @@ def _attempt(sample: Sequence[str], whole: bool, dialect: Dialect) -> Attempt:
     try:
         rows.extend(tuple(row) for row in reader if row)
     except csv.Error as error:
-        # A sample that was cut in the middle of a quoted field proves nothing.
+        # A sample that was cut within a quoted field proves nothing.
         broken = whole or "unexpected end" not in str(error)
     return Attempt(dialect, tuple(rows), broken)
 
@@ -185,13 +185,13 @@ def _all_numbers(cells: Sequence[str]) -> bool:
 
 
 def _all_recur(cells: Sequence[str]) -> bool:
-    """Few values, each more than once: labels, to which a name does not belong."""
+    """Return whether there are few values, each more than once: labels, without a name among them."""
     counts = Counter(cells)
     return len(cells) >= 6 and len(counts) <= len(cells) // 3 and min(counts.values()) >= 2
 
 
 def find_header(rows: Sequence[Sequence[str]], config: DataConfig, file: str) -> bool:
-    """Whether the first row names the columns; an error where both readings are sensible."""
+    """Return whether the first row names the columns; raise if both readings make sense."""
     if config.header != "auto" or not rows:
         return config.header != "no"
     first = [cell.strip() for cell in rows[0]]
@@ -202,7 +202,7 @@ def find_header(rows: Sequence[Sequence[str]], config: DataConfig, file: str) ->
         return True
     named = any(plain(cell) in KNOWN for cell in filled)
     numeric = any(NUMBER.fullmatch(cell) for cell in filled)
-    # A label, or any other value out of a small set, comes back further down; a name does not.
+    # A label, or another value of a small set, occurs again further down; a name does not.
     repeated = any(
         cell and cell in below and len(set(below)) <= max(2, len(below) // 2)
         for cell, below in zip(first, columns, strict=True)

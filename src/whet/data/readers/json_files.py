@@ -1,4 +1,4 @@
-"""JSON and JSON lines, in a stream: one object a line, or a list of objects, or an object of columns."""
+"""Reads JSON and JSON lines in a stream: one object per line, a list of objects, or an object of columns."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from whet.data.readers.text_files import OverlongLine, lines, open_text, undecod
 from whet.errors import DataError
 
 WHOLE_FILE_LIMIT = 200_000_000
-"""An object of columns has to be read at once; anything larger is refused."""
+"""Largest object of columns, which must be read at once."""
 MAX_CELLS = 100
 """Cells of a row that is a list and no object."""
 
 
 def read_json(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
-    """The rows of a JSON file. Values keep their type; a column that mixes types cannot be used."""
+    """Return the rows of a JSON file. Values keep their type; a column of mixed types cannot be used."""
     limit = int(config.max_field_mb * 1_000_000)
     return split_of_objects(lambda: json_rows(path, config, limit), path, config, scratch)
 
 
 def json_rows(path: Path, config: DataConfig, limit: int) -> Iterator[tuple[Row, int]]:
-    """Objects of the file, each with the number of characters it took."""
+    """Yield objects of the file, each with its number of characters."""
     with open_text(path, config.encoding) as text:
         try:
             start = text.read(65_536).lstrip()
@@ -42,7 +42,7 @@ def json_rows(path: Path, config: DataConfig, limit: int) -> Iterator[tuple[Row,
 
 
 def _one_object_per_line(start: str) -> bool:
-    """JSON lines: the first line is a whole object by itself (or longer than what was looked at)."""
+    """Return whether this is JSON lines: the first line is a complete object (or longer than the sample)."""
     line, newline, rest = start.partition("\n")
     if not newline or not rest.strip():
         return (len(start) >= 60_000 and not newline) or (_parses(line) and not _holds_rows(line))
@@ -83,7 +83,7 @@ def _line_rows(path: Path, encoding: str, limit: int) -> Iterator[tuple[Row, int
 
 
 def _list_rows(path: Path, encoding: str, limit: int) -> Iterator[tuple[Row, int]]:
-    """Objects of one long list, decoded one after another, so that only one of them is in memory."""
+    """Yield objects of one long list, decoded one by one, so that only one is in memory."""
     decoder = _decoder()
     buffer, row, most = "", 0, 16 * limit + 65_536
     with open_text(path, encoding) as text:
@@ -116,7 +116,7 @@ def _list_rows(path: Path, encoding: str, limit: int) -> Iterator[tuple[Row, int
             try:
                 value, end = decoder.raw_decode(buffer)
             except (ValueError, RecursionError) as error:
-                # Not all of the object may be there yet; one that never ends is refused by its size.
+                # The object may be incomplete; one that never ends is refused by its size.
                 if isinstance(error, RecursionError | _Twice) or len(buffer) > most or not more():
                     raise _broken(path, error, row + 1, "") from None
                 continue
@@ -162,7 +162,7 @@ def _whole_object(path: Path, encoding: str) -> dict[str, Any]:
     with open_text(path, encoding) as text:
         try:
             content = text.read(WHOLE_FILE_LIMIT + 1)
-            if len(content) > WHOLE_FILE_LIMIT:  # compressed, it is larger than its file
+            if len(content) > WHOLE_FILE_LIMIT:  # larger than its file if compressed
                 raise DataError("one JSON object this large is not read.", "Write one object a line.", file=path.name)
             return dict(json.loads(content, object_pairs_hook=_unique))
         except UnicodeDecodeError:
@@ -172,7 +172,7 @@ def _whole_object(path: Path, encoding: str) -> dict[str, Any]:
 
 
 def _object_rows(path: Path, encoding: str) -> Iterator[SizedRow]:
-    """An object of columns, or one that holds the list of rows under a single name."""
+    """Read an object of columns, or one that holds the list of rows under a single name."""
     value = _whole_object(path, encoding)
     lists = {name: column for name, column in value.items() if isinstance(column, list)}
     of_rows = {name: rows for name, rows in lists.items() if rows and all(isinstance(r, dict) for r in rows)}
@@ -199,7 +199,7 @@ def _object_rows(path: Path, encoding: str) -> Iterator[SizedRow]:
 
 
 class _Twice(ValueError):
-    """A name that stands twice in one object: which of the values is meant, nobody can say."""
+    """A name occurs twice in one object, so its value is ambiguous."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> Row:

@@ -1,4 +1,4 @@
-"""What every reader returns: the columns as they stand in the source, read in batches, never all at once."""
+"""The result of every reader: the source's columns, read in batches, never all at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from whet.errors import DataError
 
 BATCH_ROWS = 20_000
-"""Rows held in memory at a time while a source is read."""
+"""Rows in memory at a time while a source is read."""
 
 BATCH_BYTES = 32_000_000
 
@@ -20,7 +20,7 @@ Read = Callable[[Sequence[str] | None], Batches]
 
 @dataclass(frozen=True)
 class Part:
-    """A file of a split, and how many of the split's rows came from it."""
+    """A file of a split, and its number of rows."""
 
     file: str
     rows: int
@@ -29,29 +29,29 @@ class Part:
 
 @dataclass(frozen=True)
 class RawSplit:
-    """One split of a source: typed columns that can be read again and again, batch by batch."""
+    """One split of a source: typed columns that can be read repeatedly, batch by batch."""
 
     schema: Any
-    """A pyarrow schema; text files give strings only, so that `001` and `NA` stay what they are."""
+    """A pyarrow schema; text files have strings only, so that `001` and `NA` stay as they are."""
     read: Read
-    """Record batches in source order, with the named columns only."""
+    """Yields record batches in source order, with the named columns only."""
     parts: tuple[Part, ...]
     class_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Names of integer labels, for columns whose source declares them."""
+    """Names of integer labels, for columns that declare them."""
     nested: tuple[str, ...] = ()
-    """Columns of the source that hold objects: listed in messages, never read."""
+    """Columns that hold objects: listed in messages, never read."""
     inner: tuple[str, ...] = ()
-    """Dotted names of what those objects hold: a column where the settings name one, as in `--text content.text`."""
+    """Dotted names inside those objects: columns if the settings name them, as in `--text content.text`."""
     notes: tuple[str, ...] = ()
-    """What the reader found out about the files and a person may want to overrule."""
+    """The reader's findings about the files, which the user may overrule."""
     surrogates: int = 0
-    """Lone surrogates that were replaced, for they cannot be written as UTF-8."""
+    """Number of lone surrogates replaced, because UTF-8 cannot encode them."""
     unfolded: RawSplit | None = None
     """The same rows with what lies inside objects as columns, for a source whose own columns do not do."""
     label_hint: tuple[str, ...] = ()
     """Flags with which the file would have a label column, for where it has none."""
     kept: Any = None
-    """Numbers of the rows that are read, counted from 1 in the source; None for all of them."""
+    """Numbers of the remaining rows, counted from 1 in the source; None for all of them."""
 
     @property
     def rows(self) -> int:
@@ -62,7 +62,7 @@ class RawSplit:
         return list(self.schema.names)
 
     def numbers(self, start: int, count: int) -> Any:
-        """The numbers of so many rows in the source, from the one at this place on."""
+        """Return the source numbers of `count` rows from this index on."""
         import numpy as np
 
         return np.arange(start + 1, start + count + 1) if self.kept is None else self.kept[start : start + count]
@@ -71,7 +71,7 @@ class RawSplit:
         return int(self.numbers(place, 1)[0])
 
     def only(self, kept: Any) -> RawSplit:
-        """The same split with these rows alone, given by their numbers in rising order."""
+        """Return the same split with only these rows, given by sorted numbers."""
 
         def read(columns: Sequence[str] | None = None) -> Batches:
             import numpy as np
@@ -91,7 +91,7 @@ class RawSplit:
         return replace(self, read=read, kept=kept)
 
     def where(self, row: int) -> tuple[str, int]:
-        """The file that holds the split's row (counted from 1), and the row's number in that file."""
+        """Return the file of a row of the split (counted from 1), and the row's number in that file."""
         for part in self.parts:
             if row <= part.rows:
                 return part.file, row
@@ -101,7 +101,7 @@ class RawSplit:
     def error(
         self, message: str, hint: str = "", *, row: int | None = None, column: str = "", go_on: Sequence[str] = ()
     ) -> DataError:
-        """A data error that names file, row and column."""
+        """Return a data error that names file, row and column."""
         if row is None:
             file = self.parts[0].file if len(self.parts) == 1 else ""
             return DataError(message, hint, file=file, column=column, go_on=go_on)
@@ -110,12 +110,12 @@ class RawSplit:
 
 
 def batch_rows(size: int, rows: int) -> int:
-    """Rows a batch for data of this size: fewer where they are long."""
+    """Return the rows per batch for data of this size: fewer if they are long."""
     return max(1, min(BATCH_ROWS, BATCH_BYTES * rows // max(size, 1)))
 
 
 class Spill:
-    """An Arrow file in a scratch folder: what a streaming reader writes once and later passes read."""
+    """An Arrow file in a temporary folder: a streaming reader writes it once, later passes read it."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.rows = path, 0
@@ -137,7 +137,7 @@ class Spill:
             self._writer = None
 
     def read(self, columns: Sequence[str] | None = None) -> Batches:
-        """Plain reads, not a memory map: mapped pages would count as memory of the process."""
+        """Plain reads instead of a memory map, whose pages would count as memory of the process."""
         import pyarrow as pa
 
         if self.schema is None:
@@ -153,7 +153,7 @@ class Spill:
 
 
 def from_table(table: Any, file: str, class_names: dict[str, tuple[str, ...]] | None = None) -> RawSplit:
-    """A split out of a pyarrow table that is already in memory (or mapped)."""
+    """Return a split from a pyarrow table in memory (or mapped)."""
 
     def read(columns: Sequence[str] | None = None) -> Batches:
         wanted = table if columns is None else table.select(list(columns))
@@ -163,7 +163,7 @@ def from_table(table: Any, file: str, class_names: dict[str, tuple[str, ...]] | 
 
 
 def join(splits: Sequence[RawSplit]) -> RawSplit:
-    """Several files of one split, one after another; they must have the same columns."""
+    """Join several files of one split; they must have the same columns."""
     import pyarrow as pa
 
     first = splits[0]
