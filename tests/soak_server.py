@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from whet.tools.selftest.fork_client import Warm
+from whet.tools.selftest.fork_client import ForkServer
 from whet.tools.selftest.tiny_run import WORDS
 from whet.tools.selftest.trials import Tally
 
@@ -47,7 +47,7 @@ HEADS = (
 class Server:
     """`whet serve` in a fork, on a port that the system chooses."""
 
-    def __init__(self, warm: Warm, run: Path, folder: Path) -> None:
+    def __init__(self, warm: ForkServer, run: Path, folder: Path) -> None:
         self.command = warm.start(["serve", str(run), "--port", "0", "--device", "cpu"], folder)
         until = time.monotonic() + START_SECONDS
         while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/", self.said())):
@@ -82,7 +82,7 @@ class Server:
         return "\r\n".join([head, *(f"{name}: {value}" for name, value in lines.items()), "", ""]).encode() + body
 
 
-def examine_server(warm: Warm, run: Path, folder: Path, requests: int, seed: int) -> Tally:
+def examine_server(warm: ForkServer, run: Path, folder: Path, requests: int, seed: int) -> Tally:
     """`exact`: answered as it must be. `different`: a wrong answer. `wrong exit`: a 5xx, or a fault in what it said."""
     tally, server = Tally("requests to `whet serve`, sound and broken"), Server(warm, run, folder)
     expected = {text: _ask(server, [text])[0] for text in TEXTS}
