@@ -47,7 +47,7 @@ _PLACES = {
     "TextClassifier": "whet.adapters.sklearn",
     "tune": "whet.experiments.tune",
     "Tuning": "whet.experiments.outcome",
-    # Right as they are in the libraries they come from.
+    # Unchanged names from the libraries that they come from.
     "AutoModelForSequenceClassification": "transformers",
     "DataCollatorWithPadding": "transformers",
     "EarlyStoppingCallback": "transformers",

@@ -32,7 +32,7 @@ def _check(condition: bool, name: str, value: object, rule: str) -> None:
 
 
 DROPS = ("empty", "unlabelled", "conflict", "leak", "duplicate", "near-duplicate")
-"""The rules by which rows are left out, in the order in which they are followed."""
+"""The rules by which rows are left out, in the order in which they are applied."""
 REPAIRS = ("text",)
 
 
@@ -94,18 +94,18 @@ class DataConfig:
 
     @property
     def drops(self) -> tuple[str, ...]:
-        """The rules that are followed, in their order; `all` leaves out what may be meant, texts that are alike."""
+        """Return the applied rules in order; `all` leaves out the one for similar texts, which may be intended."""
         named = {*self.drop, *(("empty",) if self.drop_empty else ()), *(DROPS[:-1] if "all" in self.drop else ())}
         return tuple(rule for rule in DROPS if rule in named)
 
     def dropping(self, *rules: str) -> tuple[str, str]:
-        """The flag that leaves out by these rules, too."""
+        """Return the flag that also applies these rules."""
         return "--drop", ",".join(dict.fromkeys((*self.drop, *rules)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Which pretrained model is sharpened, and how much text it reads."""
+    """The pretrained model, and how much text it reads."""
 
     model: str = setting("minilm", "pretrained model: minilm, a local folder or a hub name", "--model")
     revision: str | None = setting(None, "revision of a hub model", "--revision")
@@ -124,7 +124,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """How the weights are moved."""
+    """How the weights are trained."""
 
     recipe: Literal["auto", "course"] = setting(
         "auto", "auto chooses what you leave unset from the rows; course has fixed defaults", "--recipe"
@@ -171,7 +171,7 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
-    """When the model is measured, and what is done about it."""
+    """When the model is evaluated, and what follows from it."""
 
     evaluations: int = setting(12, "evaluations a run, evenly spread", "--evaluations")
     eval_every: int | None = setting(None, "evaluate every so many steps instead", "--eval-every")
@@ -194,7 +194,7 @@ class EvaluateConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Where the run is kept and what it says."""
+    """Where the run is stored, and what it reports."""
 
     run: str | None = setting(
         None, "folder of the run (default: runs/NAME-001, counting up)", "--run", changes="nothing"
@@ -232,18 +232,18 @@ SETTINGS: dict[str, str] = {
     field.name: section for section, kind in SECTIONS.items() for field in dataclasses.fields(kind)
 }
 CHOSEN_BY_RECIPE = frozenset({"epochs", "learning_rate", "warmup", "batch_size", "contrastive", "average", "choice"})
-"""Settings that `recipe = "auto"` chooses where nobody has set them (`training/recipe.py`)."""
+"""Settings that `recipe = "auto"` chooses unless the user set them (`training/recipe.py`)."""
 SHORT_NAMES: dict[str, str] = {
     field.metadata["flag"].removeprefix("--").replace("-", "_"): field.name
     for kind in SECTIONS.values()
     for field in dataclasses.fields(kind)
     if field.metadata["flag"]
 }
-"""What a flag is called, where that differs from its setting: `lr` is `learning_rate`."""
+"""Flag names that differ from their setting's: `lr` is `learning_rate`."""
 
 
 def _arguments() -> dict[str, tuple[str, Any]]:
-    """The argument and its type by flag; a setting without a flag counts as one of its name."""
+    """Return the argument and its type by flag; a setting without a flag counts as one of its name."""
     found = {}
     for kind in SECTIONS.values():
         hints = get_type_hints(kind)
@@ -266,10 +266,10 @@ class Config:
     evaluate: EvaluateConfig = EvaluateConfig()
     run: RunConfig = RunConfig()
     given: frozenset[str] = frozenset()
-    """Names of the settings that somebody set; the others are free for the recipe to choose."""
+    """Names of the settings given by the user; the recipe may choose the others."""
 
     def replaced(self, values: Mapping[str, Any]) -> Config:
-        """The same settings but for these, by their one name."""
+        """Return the same settings with these changed, by name."""
         sections: dict[str, Any] = {}
         for name, value in values.items():
             section = SETTINGS[name]
@@ -278,12 +278,12 @@ class Config:
         return dataclasses.replace(self, **sections)
 
     def flat(self) -> dict[str, Any]:
-        """Every setting by its one name."""
+        """Return every setting by name."""
         return {name: getattr(getattr(self, section), name) for name, section in SETTINGS.items()}
 
 
 def make_config(*layers: Mapping[str, Any]) -> Config:
-    """Settings from layers of plain names, later ones winning; strings are read as the field's type."""
+    """Return settings from layers of names, later ones winning; strings are converted to the field's type."""
     chosen: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for layer in layers:
         for given, value in layer.items():
@@ -297,7 +297,7 @@ def make_config(*layers: Mapping[str, Any]) -> Config:
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Settings given as WHET_NAME; other variables that start so are refused, for they are likely typos."""
+    """Return settings from WHET_NAME; other variables with that prefix raise, because they are probably typos."""
     found = {}
     for variable, value in environment.items():
         if variable.startswith("WHET_") and variable not in RESERVED_VARIABLES:
@@ -315,7 +315,7 @@ RESERVED_VARIABLES = frozenset({"WHET_CACHE", "WHET_DEBUG"})
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Settings of a TOML file: in their sections, or plain names at the top."""
+    """Return the settings of a TOML file: in sections, or plain names at the top."""
     try:
         if path.stat().st_size > MAX_TOML:
             raise UsageError(f"{str(path)!r} is larger than {MAX_TOML:,} bytes, which no settings file is.")
@@ -338,7 +338,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def to_toml(config: Config) -> str:
-    """Every setting written out, so that the file alone says what was run. Absent means None."""
+    """Return every setting as TOML, so that the file alone describes the run. Missing means None."""
     lines: list[str] = []
     for section, kind in SECTIONS.items():
         lines.append(f"[{section}]")
@@ -350,13 +350,13 @@ def to_toml(config: Config) -> str:
 
 
 def settings_that_change(*what: str) -> frozenset[str]:
-    """Names of the settings whose other values change nothing, only the records, or the training."""
+    """Return the names of the settings that change nothing, only the records, or the training."""
     fields = [field for kind in SECTIONS.values() for field in dataclasses.fields(kind)]
     return frozenset(field.name for field in fields if field.metadata["changes"] in what)
 
 
 def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
-    """Settings that differ, as (old, new)."""
+    """Return the settings that differ, as (old, new)."""
     before, after = old.flat(), new.flat()
     return {name: (before[name], after[name]) for name in before if before[name] != after[name]}
 
@@ -367,7 +367,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _coerce(kind: type, name: str, value: Any) -> Any:
-    """The value as the field's type. TOML and Python give typed values; flags and the environment give text."""
+    """Convert the value to the field's type. TOML and Python give typed values; flags and the environment give text."""
     hint = _hints(kind)[name]
     choices = [arg for arg in (get_args(hint) or (hint,)) if arg is not type(None)]
     if value is None:

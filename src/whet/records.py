@@ -1,8 +1,8 @@
-"""What a run says about itself: small typed records, one JSON object a line.
+"""Records of a run: small typed objects, one JSON object per line.
 
-`records.jsonl` is the seam between the engine, which yields records, and everything that reads a run: curves,
-verdict, report, live page. The file is append-only. A run that was interrupted goes on with a `Resume` record,
-which takes back what was recorded after the step it resumes from: `replay` gives the records that count.
+The engine's loop yields records, and everything that reads a run uses them alone: curves, verdict, report, live page.
+`records.jsonl` is append-only. A resumed run adds a `Resume` record, which voids the records after its step; `replay`
+returns the valid ones.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 VERSION = 1
 _LARGEST = 2**53
-"""Whole numbers below it are exact in every program that reads JSON."""
+"""Integers below this are exact in every program that reads JSON."""
 
 AVERAGED = "averaged"
-"""The split of the evaluation of the averaged weights, on the validation rows, once training has ended."""
+"""The split name for the evaluation of the averaged weights on the validation rows, at the end."""
 CHOICE = "choice"
-"""What the finding on the weights that are shipped is about."""
+"""The `about` of the finding on the shipped weights."""
 
-# Fields that differ from one execution of the same training to the next.
+# Fields that differ between two executions of the same training.
 TIMINGS = frozenset({"seconds", "rows_per_second", "memory_mb", "time", "eta_seconds"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Base of all records; `step` counts optimizer steps that were completed."""
+    """Base of all records; `step` is the number of completed optimizer steps."""
 
     kind: ClassVar[str] = ""
     step: int
@@ -39,7 +39,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Start(Record):
-    """What must be known to read the curves: written once, first."""
+    """Everything needed to read the curves; the first record."""
 
     kind: ClassVar[str] = "start"
     total_steps: int
@@ -51,32 +51,32 @@ class Start(Record):
     prior: dict[str, list[float]]
     """Share of each label, by split (empty for regression)."""
     metric: str
-    """The main metric: it decides the best step and early stopping."""
+    """The main metric, which decides the best step and early stopping."""
     higher_is_better: bool
     majority: dict[str, Any]
-    """The score of always giving the commonest answer: `label` and the value of each metric it has."""
+    """The commonest answer, `label`, and the scores of always predicting it."""
     evaluations: int = 0
-    """How many evaluations the plan holds."""
+    """Number of planned evaluations."""
     overlap: float = 0.0
-    """Share of evaluation rows whose normalised text also stands in the training split."""
+    """Share of evaluation rows whose normalised text is also in the training split."""
     unknown: float = 0.0
-    """Share of the tokens that stand for text the model's tokenizer does not know."""
+    """Share of tokens for text that the tokenizer cannot represent."""
     unread: float = 0.0
-    """Share of the text that the model does not read, because it is longer than that."""
+    """Share of the text beyond the model's length limit."""
     folds: int = 0
-    """How many folds the rows are held out in; then `validation` stands for the rows that folds held out."""
+    """Number of folds; with folds, `validation` stands for the held-out rows."""
     seeds: int = 1
-    """How many trainings, each with a seed of its own."""
+    """Number of trainings with different seeds."""
     all_steps: int = 0
-    """Steps over all parts of the run; 0 where it is one training."""
+    """Steps over all parts of the run; 0 for one training."""
     time: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part(Record):
-    """One training of several in a run: a fold, a seed, or the final training on all rows.
+    """One of several trainings in a run: a fold, a seed, or the final training on all rows.
 
-    The last record of a part stands for those before it. `step` is 0: a resume never takes it back.
+    The last record of a part replaces the earlier ones. `step` is 0, so that a resume never voids it.
     """
 
     kind: ClassVar[str] = "part"
@@ -88,25 +88,25 @@ class Part(Record):
     state: str
     """`running` or `done`."""
     steps: int = 0
-    """Steps done in it."""
+    """Completed steps."""
     total_steps: int = 0
     rows: int = 0
-    """Rows trained on."""
+    """Number of training rows."""
     held_out: int = 0
-    """Rows measured."""
+    """Number of held-out rows."""
     seed: int = 0
     score: float | None = None
-    """The main metric of the rows that were held out, at the step that counts."""
+    """The main metric of the held-out rows at the chosen step."""
     loss: float | None = None
     best_step: int = -1
     sha256: str = ""
-    """Of the file with the logits of the rows that were held out."""
+    """SHA-256 of the file with the logits of the held-out rows."""
     seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step(Record):
-    """The training loss since the last such record (dropout on), read from the device once."""
+    """The training loss since the last such record (with dropout), read from the device once."""
 
     kind: ClassVar[str] = "step"
     epoch: float
@@ -114,16 +114,16 @@ class Step(Record):
     learning_rate: float
     grad_norm: float | None = None
     seconds: float = 0.0
-    """Since the run began, interruptions not counted."""
+    """Since the run started, without interruptions."""
     rows_per_second: float = 0.0
     memory_mb: float = 0.0
     uncompared: int = 0
-    """Batches since the last such record in which the contrastive loss had no two rows of one class to compare."""
+    """Batches since the last such record in which no two rows had the same class for the contrastive loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Record):
-    """A pass over an evaluation split, and over the fixed training probe, both in evaluation mode."""
+    """The result of an evaluation split and of the fixed training probe, both in evaluation mode."""
 
     kind: ClassVar[str] = "evaluation"
     epoch: float
@@ -133,21 +133,21 @@ class Evaluation(Record):
     rows: int
     probe_loss: float | None = None
     best: bool = False
-    """Better than all before it; of averaged weights: whether they are the ones that are shipped."""
+    """Whether it is better than all before; for averaged weights, whether they are shipped."""
     error: float | None = None
-    """The standard error of the main metric on these rows, where the choice of the step goes by it."""
+    """The standard error of the main metric on these rows, if the choice of the step uses it."""
     confusion: list[list[int]] = field(default_factory=list)
     worst: list[dict[str, Any]] = field(default_factory=list)
-    """The rows the model contradicts most: `row`, `text`, `pair`, `label`, `predicted`, `probability`."""
+    """The most wrong rows: `row`, `text`, `pair`, `label`, `predicted`, `probability`."""
     seconds: float = 0.0
-    """What this evaluation took."""
+    """Duration of this evaluation."""
     out_of_fold: bool = False
-    """Whether each row was measured by the fold that held it out. The last such record of a step counts."""
+    """Whether each row was evaluated by the fold that held it out. The last such record of a step counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Baselines(Record):
-    """The model beside simpler answers to the same rows of one split, measured once training is over."""
+    """The model and its baselines on the same rows of one split, measured after training."""
 
     kind: ClassVar[str] = "baselines"
     split: str
@@ -157,18 +157,18 @@ class Baselines(Record):
     """The model's score on these rows."""
     interval: list[float] | None = None
     association: float = 0.0
-    """How far its answers agree with the labels beyond chance, in standard deviations of shuffled labels."""
+    """Agreement of its answers with the labels beyond chance, in standard deviations over shuffled labels."""
     of_rows: int | None = None
-    """All rows of the split, where `rows` are a sample of them."""
+    """Number of rows of the split, if `rows` are a sample."""
     train_rows: int | None = None
     baselines: list[dict[str, Any]] = field(default_factory=list)
     """Best first: `name`, `value`, `interval`, `p_value` (paired, against the model), `association`,
-    `above_commonest` (a p-value), `trained_on` where that was fewer rows than the model's."""
+    `above_commonest` (a p-value), `trained_on` if it had fewer training rows than the model."""
     sentence: str = ""
     left_out: list[str] = field(default_factory=list)
-    """Baselines that could not be made, and why."""
+    """Baselines that failed, with the reason."""
     out_of_fold: bool = False
-    """Whether each row was answered by trainings that had not seen its fold."""
+    """Whether each row was predicted by trainings without its fold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,21 +184,21 @@ class Save(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Resume(Record):
-    """Training goes on from this step; what was recorded after it no longer counts."""
+    """Training resumes from this step; later records are void."""
 
     kind: ClassVar[str] = "resume"
     path: str
     note: str = ""
     evaluated: bool = True
-    """Whether the checkpoint was saved after this step's evaluation; otherwise the evaluation is done again."""
+    """Whether the checkpoint includes this step's evaluation; otherwise the evaluation is repeated."""
     evaluation_rows: int = 0
-    """Rows per evaluation batch in the checkpoint; batches that were made smaller later are made smaller again."""
+    """Rows per evaluation batch in the checkpoint; later reductions are found again."""
     time: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding(Record):
-    """A sentence for people: a verdict on the curves, a fallback, a micro-batch that was halved."""
+    """A sentence for the user: a verdict, a fallback, a micro-batch that was halved."""
 
     kind: ClassVar[str] = "finding"
     about: str
@@ -227,16 +227,16 @@ KINDS: dict[str, type[Record]] = {
 
 
 def to_line(record: Record) -> str:
-    """One JSON object on one line; numbers that are not finite become strings, for JSON has none."""
+    """Return one JSON object on one line; numbers that are not finite become strings, because JSON has none."""
     fields = {name.name: getattr(record, name.name) for name in dataclasses.fields(record)}
     return json.dumps({"v": VERSION, "kind": record.kind, **_finite(fields)}, ensure_ascii=False)
 
 
 def from_line(line: str) -> Record | None:
-    """The record on this line; None for a kind or a field that this version does not know how to read.
+    """Return the record of this line; None for a kind or field that this version does not know.
 
-    ValueError for a line that is none, or whose values are not of the kinds that the fields are for: the file may
-    have come from anywhere, and everything that reads records relies on their types.
+    Raises ValueError for an invalid line or a value of the wrong type. The file may come from anywhere, and all
+    readers of records rely on their types.
     """
     try:
         found = json.loads(line)
@@ -265,7 +265,7 @@ def _field_types(kind: str) -> dict[str, Any]:
 
 
 def _is_of(value: Any, hint: Any) -> bool:
-    """Whether a value of JSON is what a field of this type takes; a whole number is a number too."""
+    """Return whether a JSON value fits the field's type; integers are numbers too."""
     if hint is Any:
         return True
     if hint is int:
@@ -283,9 +283,9 @@ def _is_of(value: Any, hint: Any) -> bool:
 
 
 def replay(records: Iterable[Record]) -> Iterator[Record]:
-    """The records that count, in the order of their steps: a `Resume` takes back everything done again after it.
+    """Return the valid records, in the order of their steps: a `Resume` voids everything that is repeated after it.
 
-    A save is recorded when its files are complete, a few steps later; sorting puts it back to its own step.
+    A save is recorded when its files are complete, a few steps later; sorting moves it to its own step.
     """
     kept: list[Record] = []
     for record in records:
@@ -306,8 +306,8 @@ def _place(record: Record) -> tuple[int, ...]:
 
 
 def _replaced(old: Record, new: Record) -> bool:
-    """Whether the newer record stands for the older one."""
-    if isinstance(new, Start):  # written again where a run went on with other settings: all parts begin again
+    """Return whether the newer record replaces the older one."""
+    if isinstance(new, Start):  # written again if a run continued with other settings: all parts start again
         return isinstance(old, Start | Part) or (isinstance(old, Evaluation) and old.out_of_fold)
     if isinstance(new, Part):
         return isinstance(old, Part) and (old.name, old.number) == (new.name, new.number)
@@ -317,7 +317,7 @@ def _replaced(old: Record, new: Record) -> bool:
 
 
 def _taken_back(record: Record, resume: Resume) -> bool:
-    """Whether the resumed run records it again."""
+    """Return whether the resumed run records it again."""
     if isinstance(record, Resume) or (isinstance(record, Evaluation) and record.out_of_fold):
         return False
     at_the_end = isinstance(record, End) or _at_the_end(record)
@@ -332,19 +332,19 @@ def _taken_back(record: Record, resume: Resume) -> bool:
 
 
 def _at_the_end(record: Record) -> bool:
-    """Whether this is recorded between the last step and the end of the run: resuming comes to it again."""
+    """Return whether this is recorded between the last step and the end of the run, which a resume repeats."""
     if isinstance(record, Evaluation):
         return record.split in ("test", AVERAGED)
     return isinstance(record, Baselines) or (isinstance(record, Finding) and record.about == CHOICE)
 
 
 def start_of(records: Iterable[Record]) -> Start | None:
-    """The first record of a run that has begun to train."""
+    """Return the start record of a run that has begun to train."""
     return next((record for record in records if isinstance(record, Start)), None)
 
 
 def shipped_evaluation(records: Iterable[Record], split: str = "validation") -> Evaluation | None:
-    """The evaluation of the weights that are shipped; before the end, that of the best step, else the last one."""
+    """Return the evaluation of the shipped weights; before the end, that of the best step, else the last one."""
     splits = (split, AVERAGED) if split == "validation" else (split,)
     seen = [record for record in records if isinstance(record, Evaluation) and record.split in splits]
     candidates = [record for record in seen if record.best] or [record for record in seen if record.split == split]
@@ -352,7 +352,7 @@ def shipped_evaluation(records: Iterable[Record], split: str = "validation") -> 
 
 
 def without_timings(record: Record) -> dict[str, Any]:
-    """The part of a record that two executions of the same training share."""
+    """Return the part of a record that two executions of the same training share."""
     return {
         "kind": record.kind,
         **{key: value for key, value in dataclasses.asdict(record).items() if key not in TIMINGS},
@@ -383,5 +383,5 @@ def _restored(value: Any) -> Any:
 
 
 def now() -> str:
-    """The time of day, for people; nothing is ordered by it."""
+    """Return the time of day for display; nothing is sorted by it."""
     return datetime.now(UTC).isoformat(timespec="seconds")

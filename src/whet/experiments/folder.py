@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from whet.config import Config, DataConfig
+from whet.config import Config, DataConfig, settings_that_change
 from whet.data.example_files import SplitRows
 from whet.data.examples import Examples
 from whet.data.splits import TRAIN, assign
@@ -32,7 +32,6 @@ from whet.data.text_hashes import row_keys
 from whet.errors import EnvironmentFault, UsageError
 from whet.runs.folder import RunFolder, next_run_path, run_name
 from whet.task import Task
-from whet.training.resume import FREE_SETTINGS
 
 HELD_OUT_SHARE = 0.2
 """Of the training rows, where there are no labelled test rows."""
@@ -77,7 +76,8 @@ class TuningFolder:
 
 def what_was_asked(config: Config, models: tuple[str, ...], examples: Examples) -> dict[str, Any]:
     """All that makes two tunings the same one."""
-    settings = {name: value for name, value in config.flat().items() if name not in FREE_SETTINGS}
+    free = settings_that_change("nothing")
+    settings = {name: value for name, value in config.flat().items() if name not in free}
     asked = {"settings": settings, "models": models, "data": examples.fingerprint}
     return dict(json.loads(json.dumps(asked)))
 

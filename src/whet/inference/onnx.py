@@ -1,7 +1,7 @@
-"""Export a model to ONNX, and prove on the run's validation rows that it answers as before.
+"""Exports a model to ONNX, and proves on the run's validation rows that its answers are unchanged.
 
-The folder holds model.onnx, tokenizer.json, model.json (labels, limits, decisions, sums), proof.json and predict.py,
-which needs only onnxruntime, tokenizers and numpy. The proof goes through that very predict.py.
+The folder holds model.onnx, tokenizer.json, model.json (labels, limits, decisions, checksums), proof.json and
+predict.py, which needs only onnxruntime, tokenizers and numpy. The proof uses that predict.py.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ Array = np.ndarray[Any, Any]
 PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 PROOF = "proof.json"
 LARGEST_DIFFERENCE = 1e-3
-"""Of a logit, for a float32 export: more means that something else is computed."""
+"""Largest difference of a logit in a float32 export; more means that something else is computed."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """Both models on the same rows: `before` is whet in float32, `after` the exported one."""
+    """Both models on the same rows: `before` is whet in float32, `after` is the export."""
 
     rows: int
     largest_difference: float
     """Of a logit."""
     changed_labels: int
     test: Paired
-    """The score of both, with the interval of the difference."""
+    """The scores of both with the interval of the difference."""
     rows_per_second: tuple[float, float]
-    """On this CPU, before and after."""
+    """Speed on this CPU, before and after."""
 
     @property
     def worse(self) -> bool:
-        """Whether the score fell by more than luck explains."""
+        """Return whether the score fell significantly."""
         fell = (self.test.difference < 0) == higher_is_better(self.test.metric) and self.test.difference != 0
         return self.test.visible and fell
 
     def lines(self) -> list[str]:
-        """The proof in words."""
+        """Describe the proof."""
         a, b, test = *self.rows_per_second, self.test
         rows = f"proof on {self.rows} validation rows: largest difference of a logit {self.largest_difference:.2g}"
         score = f"{test.metric} {test.a:.4f} before, {test.b:.4f} after: difference {test.difference:+.4f}"
@@ -72,7 +72,7 @@ class Proof:
 
 
 def export_onnx(run: Path | str, output: Path, *, int8: bool = False, accept: bool = False) -> Proof:
-    """Write the folder, whole or not at all. A score that fell significantly is refused unless it is accepted."""
+    """Write the folder by an atomic rename. A significantly lower score raises unless it is accepted."""
     for package in PACKAGES:
         if find_spec(package) is None:
             raise missing_extra(package, "onnx", "Exporting to ONNX")
@@ -140,7 +140,7 @@ def _write(folder: RunFolder, predictor: Predictor, target: Path, int8: bool) ->
     from whet.data.tokens.encoders import private_backend, token_for_nothing
     from whet.models.pretrained import load_saved
 
-    model, tokenizer, task = load_saved(folder.model)  # the predictor's own may have given its weights away
+    model, tokenizer, task = load_saved(folder.model)  # the predictor's model may have released its weights
     backend = private_backend(tokenizer)
     if backend is None:
         raise ArtifactError("The model's tokenizer is written in Python, and tokenizer.json cannot hold it.")
@@ -179,7 +179,7 @@ def _export(model: Any, tokenizer: Any, path: Path, max_length: int) -> None:
         names.append("token_type_ids")
 
     class Logits(torch.nn.Module):
-        """The model with plain tensors in and one out."""
+        """The model with plain tensors as inputs and one as output."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -208,24 +208,25 @@ def _export(model: Any, tokenizer: Any, path: Path, max_length: int) -> None:
             )
     except (MemoryError, OSError):
         raise
-    except Exception as error:  # the exporter has its own for each of its stages
+    except Exception as error:  # each stage of the exporter has its own exceptions
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         kind = model.config.model_type
         raise ArtifactError(f"torch cannot export a model of the family {kind!r} to ONNX: {reason[:200]}") from None
 
 
 def _larger_than_a_file_may_be(model: Any) -> bool:
-    """ONNX files end at two gigabytes; weights go into a file beside them then."""
+    """Return whether the weights must be in a separate file: ONNX files end at two gigabytes."""
     return bool(sum(weight.numel() * 4 for weight in model.parameters()) > 1_900_000_000)
 
 
 def _quantize(path: Path) -> None:
-    """Weights of matrix products as 8-bit numbers, one scale a column; activations when they are computed."""
+    """Store the weights of matrix products in 8 bits with one scale per column; activations are quantized at run
+    time."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load(path)
-    # torch notes shapes that ONNX's own inference, which the quantizer starts with, takes for contradictions.
+    # The quantizer's shape inference takes shapes noted by torch for contradictions.
     del model.graph.value_info[:]
     for file in path.parent.glob("model.onnx*"):
         file.unlink()
@@ -234,7 +235,7 @@ def _quantize(path: Path) -> None:
 
 @contextlib.contextmanager
 def quiet_exporter() -> Iterator[None]:
-    """Without the exporter's progress, and its warnings about what does not concern this model."""
+    """Silence the exporter's progress and its warnings that do not concern this model."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir", "root", "")]
     before = [each.level for each in loggers]
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -252,11 +253,11 @@ def quiet_exporter() -> Iterator[None]:
 
 
 def prove(predictor: Predictor, folder: Path, answers: PredictedRows) -> Proof:
-    """Every validation row through both."""
+    """Run every validation row through both models."""
     kind = predictor.task.kind
     exported = _predict_module(folder).Model(folder)
     rows: Any = answers.texts if answers.pairs is None else list(zip(answers.texts, answers.pairs, strict=True))
-    exported.logits(rows[:4])  # the first call of both takes longer
+    exported.logits(rows[:4])  # the first call of each takes longer
     predictor.logits(answers.texts[:4], None if answers.pairs is None else answers.pairs[:4])
     began = time.perf_counter()
     before = predictor.logits(answers.texts, answers.pairs)
@@ -276,7 +277,7 @@ def prove(predictor: Predictor, folder: Path, answers: PredictedRows) -> Proof:
 
 
 def _predict_module(folder: Path) -> Any:
-    """The folder's predict.py, as its users load it."""
+    """Import the folder's predict.py, as its users do."""
     spec = spec_from_file_location("whet_exported_predict", folder / "predict.py")
     assert spec is not None
     assert spec.loader is not None

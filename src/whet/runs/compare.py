@@ -1,7 +1,7 @@
-"""Runs side by side: the settings that differ, scores with intervals, and which differences are luck.
+"""Compares runs: differing settings, scores with intervals, and whether the differences are significant.
 
-Two runs are compared on the rows that both predicted, row by row: that sees differences which two separate
-intervals hide.
+Two runs are compared row by row on the rows that both predicted, which shows differences that separate intervals
+hide.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Entry:
     name: str
     path: str
     score: Interval | None
-    """None where the run has no evaluation yet."""
+    """None if the run has no evaluation yet."""
     verdict: Verdict
     best_step: int
     seconds: float
@@ -45,7 +45,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A run against the first one, on the same rows; `test` is None where they have none in common."""
+    """A run against the first one on the same rows; `test` is None if they have none in common."""
 
     a: str
     b: str
@@ -55,13 +55,13 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What differs between runs and what came of it."""
+    """The differences between runs and their results."""
 
     metric: str
     split: str
     entries: tuple[Entry, ...]
     settings: dict[str, tuple[Any, ...]]
-    """Settings that differ, a value a run; None where a run has no settings file."""
+    """Settings that differ, with one value per run; None if a run has no settings file."""
     differences: tuple[Difference, ...]
 
     def summary(self) -> str:
@@ -88,7 +88,7 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """What a run answered on one split."""
+    """The predictions of a run on one split."""
 
     keys: list[Hashable]
     labels: Array
@@ -96,7 +96,7 @@ class Predicted:
 
 
 def compare(paths: Sequence[Path], split: str | None = None) -> Comparison:
-    """Compare runs with the first one; on test rows where all have them labelled, else on validation."""
+    """Compare runs with the first one, on test rows if all have labelled ones, else on validation rows."""
     if len(paths) < 2:
         raise UsageError(f"A comparison takes at least 2 runs, and {len(paths)} was given.")
     folders = [RunFolder.open(path) for path in paths]
@@ -131,7 +131,7 @@ def _refuse_twice(folders: Sequence[RunFolder]) -> None:
 
 
 def _refuse_other_task(names: Sequence[str], starts: Sequence[Start]) -> None:
-    """What the first run and another one do must be the same: in kind, in labels, in what is measured."""
+    """Raise unless all runs have the same task, labels and metric."""
     first, hint = starts[0], "Only runs of the same task can be compared."
     for name, start in zip(names, starts, strict=True):
         if start.task != first.task:
@@ -156,7 +156,7 @@ def differing_settings(folders: Sequence[RunFolder]) -> dict[str, tuple[Any, ...
 
 
 def read_predictions(folder: RunFolder, split: str, task: str, metric: str) -> Predicted | None:
-    """The labelled rows of a split, or None where the run has not predicted any."""
+    """Return the labelled rows of a split, or None if the run has not predicted any."""
     table = labelled_rows(folder, split)
     if table is None:
         return None
@@ -194,7 +194,7 @@ def difference(
     sentence = _sentence(a, b, test, metric, f"{split} rows that both have" if shared else f"{split} rows")
     if metric == "accuracy" and not test.visible:
         right = first.evidence[one] == first.labels[one], second.evidence[two] == second.labels[two]
-        # At least one row apart: two runs that agree on all rows here would not on all others.
+        # At least one row differs: two runs that agree on all rows here would not agree on all others.
         apart = max(float(np.mean(right[0] != right[1])), 1 / test.n)
         noise = smallest_visible(test.n, (test.a + test.b) / 2, disagreement=apart)
         sentence = f"{sentence[:-1]}; for these two, under {noise:.1f} points is noise."
@@ -219,7 +219,7 @@ def _sentence(a: str, b: str, test: Paired, metric: str, rows: str) -> str:
 
 
 def _same_rows(first: Predicted, second: Predicted) -> tuple[Array, Array]:
-    """Indices of the rows that both have: same number, text and label; repeated rows one by one."""
+    """Return the indices of rows in both runs, by number, text and label; repeated rows one by one."""
     where = {key: index for index, key in enumerate(_numbered(second.keys))}
     both = [(i, where[key]) for i, key in enumerate(_numbered(first.keys)) if key in where]
     return np.array([i for i, _ in both], int), np.array([j for _, j in both], int)
@@ -250,7 +250,7 @@ def _entry(
 
 
 def _score_from(best: Evaluation | None, metric: str) -> Interval | None:
-    """Without predictions: a proportion still has its interval, other scores stand alone."""
+    """Without predictions: a proportion still has an interval, other scores have none."""
     if best is None or metric not in best.metrics:
         return None
     value = best.metrics[metric]
@@ -267,7 +267,8 @@ def _start(folder: RunFolder, records: list[Record]) -> Start:
 
 
 def _shared_split(runs: Sequence[Sequence[Record]]) -> str:
-    """Validation rows chose the best step, which flatters: test rows where every run has labelled ones."""
+    """Return `test` if every run has labelled test rows: validation rows chose the best step, so their score is too
+    good."""
     return "test" if all(map(_has_test, runs)) else "validation"
 
 
@@ -276,6 +277,6 @@ def _has_test(records: Sequence[Record]) -> bool:
 
 
 def _names(folders: Sequence[RunFolder]) -> list[str]:
-    """The folders' own names, or as much of their paths as tells them apart."""
+    """Return the folders' names, or as much of their paths as distinguishes them."""
     names = [folder.path.resolve().name for folder in folders]
     return names if len(set(names)) == len(names) else [str(folder.path) for folder in folders]

@@ -1,4 +1,4 @@
-"""One run, from a source to a finished run folder. Every door that trains comes through here."""
+"""One run, from a source to a finished run folder. All entry points that train call this."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def train_run(
     echo: Echo = lambda line: None,
     on_event: EventHandler = lambda event, job: None,
 ) -> RunFolder:
-    """Train to the end of the plan, or go on with a run that was interrupted."""
+    """Train to the end of the plan, or resume an interrupted run."""
     from whet.integrations.trackers import available
 
     if config.run.offline:
-        os.environ["HF_HUB_OFFLINE"] = "1"  # read by the hub's client when it is first imported
+        os.environ["HF_HUB_OFFLINE"] = "1"  # the hub's client reads it when it is first imported
     available(config.run.report_to)
     if config.train.shard:
         require_several()
@@ -48,7 +48,7 @@ def train_run(
     with Interrupts(config.run.max_minutes) as interrupts:
         ranks = _join(config.train.device)
         if not ranks.is_main:
-            echo, on_event = ignore, ignore  # what happens is told once
+            echo, on_event = ignore, ignore  # only the main process prints
         with ranks.publish_error():
             return _train_on_rank(ranks, source, config, interrupts, accept_changes, echo, on_event)
 
@@ -71,7 +71,7 @@ def _train_on_rank(
         config, numbers = choose_folds(config, examples, echo)
         if ranks.is_main:
             _refuse_changes(config, examples.fingerprint, accept_changes)
-    # The data is read; only now the heavy libraries are loaded, which takes longer than most mistakes deserve.
+    # Heavy libraries are loaded only now: most mistakes were found without them.
     from whet.training.estimate import estimate, require_disk
     from whet.utils.device import start_gpu_in_background
 
@@ -135,7 +135,7 @@ def _refuse_sharded_windows(config: Config) -> None:
 
 
 def _refuse_changes(config: Config, fingerprint: str, accept: bool) -> None:
-    """What would be refused when the folder is opened, before the heavy libraries are loaded."""
+    """Refuse settings that opening the folder would refuse, before the heavy libraries are loaded."""
     path = Path(config.run.run or "")
     if config.train.recipe == "course" and config.run.run is not None and (path / CONFIG).is_file():
         compare_with_before(RunFolder.open(path), config, fingerprint, accept)
@@ -150,7 +150,7 @@ def _trained(
     echo: Echo,
     on_event: EventHandler,
 ) -> Any:
-    """What trains: folds, several seeds, or one training."""
+    """Return the object that trains: folds, several seeds, or one training."""
     if numbers is not None:
         from whet.training.folds import FoldedRun
 
@@ -163,7 +163,7 @@ def _trained(
 
 
 def with_recipe(config: Config, examples: Examples, echo: Echo) -> Config:
-    """The settings of this run, those that were left to the recipe among them."""
+    """Return the settings of this run, completed by the recipe."""
     if config.train.recipe == "course":
         return config
     from whet.models.pooling import released_pooling
@@ -179,7 +179,7 @@ def with_recipe(config: Config, examples: Examples, echo: Echo) -> Config:
 
 
 def _join(device: str) -> DistributedContext:
-    """This process among those that were started with it; alone, torch is not needed to know that."""
+    """Join the processes that were started with this one; a single process does not need torch for it."""
     if not several_processes():
         return DistributedContext()
     from whet.distributed.rendezvous import join_processes
@@ -189,7 +189,7 @@ def _join(device: str) -> DistributedContext:
 
 @contextmanager
 def _no_folder_left(folder: RunFolder, is_mine: bool) -> Iterator[None]:
-    """A run that could not even start (a wrong model, metric or device) leaves no folder behind."""
+    """Delete the folder of a run that could not start (a wrong model, metric or device)."""
     try:
         yield
     except Interrupted:
@@ -201,11 +201,11 @@ def _no_folder_left(folder: RunFolder, is_mine: bool) -> Iterator[None]:
 
 
 def ignore(*_: Any) -> None:
-    """What a process that is not the main one says."""
+    """Do nothing; the output of ranks other than the main one."""
 
 
 def dry_run(source: Any, config: Config, echo: Echo, *, accept_changes: bool = False) -> Estimate:
-    """Everything up to the first step: what was understood, and what training would take."""
+    """Run everything up to the first step: show how the data was read, and the estimate."""
     from whet.integrations.trackers import available
 
     available(config.run.report_to)

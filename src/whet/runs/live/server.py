@@ -46,7 +46,7 @@ Send = Callable[[Any], Awaitable[None]]
 
 
 class Library:
-    """The runs that may be looked at, by name."""
+    """The visible runs by name."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -56,7 +56,7 @@ class Library:
         self._turn = threading.Lock()
 
     def runs(self) -> dict[str, Path]:
-        """Name to folder, newest first. Links are not followed: they could lead anywhere."""
+        """Return runs by name, newest first. Links are not followed, because they could lead anywhere."""
         if is_run(self.root):
             return {neutral_lines(self.root.resolve().name): self.root}
         try:
@@ -105,7 +105,7 @@ class _Read:
 
 
 def start(path: Path | str, port: int = 0) -> Server:
-    """Serve the page of a run, or of a folder of runs, from another thread; port 0 takes a free one."""
+    """Serve the page of a run or of a folder of runs from another thread; port 0 takes a free one."""
     root = Path(path)
     if not root.is_dir():
         raise UsageError(f"There is no folder {str(path)!r}.", "Give a run, or a folder of runs such as runs.")
@@ -122,7 +122,7 @@ def start(path: Path | str, port: int = 0) -> Server:
 
 
 def make_app(library: Library, port: int, leaving: threading.Event) -> Any:
-    """The application: pages and data, behind the check of who asks."""
+    """Return the application: pages and data behind the check of requests."""
     try:
         from starlette.applications import Starlette
         from starlette.routing import Route
@@ -143,7 +143,7 @@ def make_app(library: Library, port: int, leaving: threading.Event) -> Any:
 
 
 def guarded(app: Any, port: int) -> Any:
-    """Refuses a strange Host and another origin, and adds the headers that keep the page to itself."""
+    """Refuse unknown Host headers and other origins, and add the security headers."""
     hosts = {f"{name}:{port}".encode() for name in (LOOPBACK, "localhost", "[::1]")}
     origins = {b"http://" + host for host in hosts}
 
@@ -169,7 +169,7 @@ def guarded(app: Any, port: int) -> Any:
 
 
 class _Pages:
-    """One method a route."""
+    """One method per route."""
 
     def __init__(self, library: Library, leaving: threading.Event) -> None:
         self.library, self.leaving = library, leaving
@@ -215,7 +215,7 @@ class _Pages:
         return StreamingResponse(self._follow(tail), media_type="text/event-stream")
 
     async def _follow(self, tail: Tail) -> AsyncIterator[str]:
-        """What there is, then what is new as it is written."""
+        """Send a snapshot, then new records as they are written."""
         cursor, quiet_since = Cursor(), time.monotonic()
         while not self.leaving.is_set():
             if tail.grown():
@@ -243,7 +243,7 @@ class _Pages:
 
 async def _refuse(send: Send, text: bytes) -> None:
     headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(text)).encode())]
-    # The client may be gone already; there is nobody left to refuse then.
+    # The client may have left already.
     with contextlib.suppress(OSError):
         await send({"type": "http.response.start", "status": 400, "headers": headers})
         await send({"type": "http.response.body", "body": text})
@@ -278,7 +278,7 @@ def _own_asset(name: str) -> str:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Changes with the records; orders runs by when they last said something."""
+    """Changes with the records; sorts runs by their last record."""
     try:
         found = (path / RECORDS).stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""A comparison of runs as one HTML file: scores with intervals, what differs, curves over one another."""
+"""Writes a comparison of runs as one HTML file: scores with intervals, differing settings, overlaid curves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from whet.runs.score_words import is_share, score_text
 from whet.runs.thinned import thinned_records
 
 DRAWN_RUNS = 6
-"""As many as there are colours that can be told apart."""
+"""Largest number of runs with distinguishable colours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Lead:
 
 
 def write_comparison(comparison: Comparison, path: Path, lead: Lead | None = None) -> Path:
-    """Write the page and return where it is. The runs are read again for their curves."""
+    """Write the page and return its path. The runs are read again for their curves."""
     records = [thinned_records(Path(entry.path)) for entry in comparison.entries]
     seen = [curves(each) for each in records]
     few = len(seen) <= DRAWN_RUNS
@@ -95,7 +95,7 @@ def _in_short(comparison: Comparison, records: Sequence[Sequence[Record]]) -> li
 
 
 def overlaid(comparison: Comparison, seen: Sequence[Curves]) -> list[Chart]:
-    """The curves that tell runs apart, a line a run."""
+    """Return the curves that distinguish the runs, one line per run."""
     named = list(zip([entry.name for entry in comparison.entries], seen, strict=True))[:DRAWN_RUNS]
     best = tuple(
         Mark(x=found.best_step, kind="save", text=f"best of {name}, step {found.best_step}")

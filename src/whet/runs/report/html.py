@@ -36,14 +36,14 @@ OTHER_PLACE = "Choose another place with -o, or make room there."
 
 
 def write_report(folder: RunFolder, path: Path | None = None) -> Path:
-    """Write report.html into the run folder (or to `path`) and return where it is."""
+    """Write report.html into the run folder (or to `path`) and return its path."""
     target = path or folder.path / "report.html"
     write_whole(target, render_html(read_report(folder)))
     return target
 
 
 def write_markdown(folder: RunFolder, path: Path | None = None) -> Path:
-    """Write report.md, its plots beside it in a folder named after it."""
+    """Write report.md, with its plots in a folder of the same name."""
     target = path or folder.path / "report.md"
     report = read_report(folder)
     plots = target.with_name(f"{target.stem}_files")
@@ -61,7 +61,7 @@ def write_markdown(folder: RunFolder, path: Path | None = None) -> Path:
 
 
 def render_html(report: Report) -> str:
-    """The whole file as text."""
+    """Return the whole file as text."""
     charts = [chart for chart in (*report.charts, report.calibration, report.scatter) if chart is not None]
     return render_page("report.html.jinja", charts, ("report.css",), report=report)
 
@@ -95,13 +95,13 @@ def render_page(
 
 
 def render_markdown(report: Report, plots: str) -> str:
-    """The same content for a pull request."""
+    """Return the same content as Markdown, for a pull request."""
     text = _markdown().get_template("report.md.jinja").render(report=report, plots=plots)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def as_data(content: Any) -> str:
-    """JSON that can stand inside a script element, whatever the texts in it say."""
+    """Return JSON that is safe inside a script element, whatever texts it contains."""
     text = json.dumps(neutral_values(content), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
@@ -109,14 +109,14 @@ def as_data(content: Any) -> str:
 
 
 def asset(name: str) -> str:
-    """A style sheet or script that comes with whet."""
+    """Return a style sheet or script of the package."""
     return (files("whet.runs.report") / "templates" / name).read_text(encoding="utf-8")
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Whole or not at all: someone may have the old report open."""
+    """Write atomically: the old report may be open."""
     try:
-        # Lone surrogates cannot be written as UTF-8; a text from data must not cost the report.
+        # Lone surrogates cannot be written as UTF-8; such a text must not prevent the report.
         replace_file(path, text.encode("utf-8", errors="replace"))
     except OSError as error:
         raise unwritable(path, error, OTHER_PLACE) from None
@@ -133,7 +133,7 @@ def _html() -> Environment:
 
 @cache
 def _markdown() -> Environment:
-    # Everything that a template prints passes through here; only what is marked as safe stays as it is.
+    # Templates print everything through this; only text marked as safe is unchanged.
     return _environment(autoescape=False, finalize=_markdown_text)
 
 
@@ -157,7 +157,7 @@ def _environment(**options: Any) -> Environment:
 
 
 def _shown(value: Any) -> Any:
-    """What a page prints: no character of a text reorders or hides what is beside it."""
+    """Make text safe for a page: no character reorders or hides its neighbours."""
     return value if not isinstance(value, str) or hasattr(value, "__html__") else neutral_lines(value)
 
 
@@ -177,7 +177,7 @@ def _hash(text: str) -> str:
 
 
 def write_report_quietly(folder: RunFolder, echo: Callable[[str], None]) -> None:
-    """The report is for people to look at; a run is never lost for it."""
+    """Write the report; an error is echoed and does not fail the run."""
     try:
         write_report(folder)
     except Exception as error:
