@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Given:
-    """What is to be labelled: of a source, the numbers of its rows in each split."""
+    """The input to label: of a source, its row numbers in each split."""
 
     texts: list[str]
     pairs: list[str] | None
@@ -75,9 +75,9 @@ def predict(
 ) -> None:
     """Label new texts with a trained model, in input order.
 
-    RUN is a run folder or a model folder; SOURCE a file with the columns of the training data. A file written with
-    -o has the rows and columns of SOURCE as they are, and behind them the label and its probability. With a folder
-    (-o OUT/) rows are labelled into Parquet parts, in constant memory; the same command again goes on after a kill.
+    RUN is a run folder or a model folder; SOURCE a file with the columns of the training data. A file written with -o
+    has the rows and columns of SOURCE unchanged, followed by the label and its probability. With a folder (-o OUT/)
+    rows are labelled into Parquet parts, in constant memory; running the command again continues after a kill.
     """
     if bool(texts) == (source is not None):
         raise UsageError(
@@ -174,7 +174,7 @@ def _given_texts(
 ) -> tuple[Given, dict[str, list[OwnRows]]]:
     from whet.data.readers.text_files import mend_surrogates
 
-    # Bytes of the command line that are no text arrive as surrogates.
+    # Bytes of the command line that are not valid text arrive as surrogates.
     columns = {
         name: [mend_surrogates(text)[0] for text in column]
         for name, column in (("text", texts), ("pair", pairs))
@@ -193,7 +193,7 @@ def _given_texts(
 
 
 def _settings(run: str, source: str, text: str | None, pair: str | None, reading: dict[str, Any]) -> DataConfig:
-    """How to read the source: with the columns of the training data, unless others are named."""
+    """Return the settings for reading the source: the training data's columns, unless the user names others."""
     from whet.config import make_config
     from whet.runs.folder import RunFolder
 
@@ -224,7 +224,7 @@ def _read(source: str, config: DataConfig) -> Given:
 
 
 def _own(source: str, config: DataConfig, scratch: Path, output: Path) -> dict[str, list[OwnRows]]:
-    """The source's own tables, under the names that its splits have as examples."""
+    """Return the source's own tables, by split name."""
     from whet.data.export import own_rows, refuse_own_file
 
     splits = own_rows(source, config, scratch)
@@ -235,7 +235,7 @@ def _own(source: str, config: DataConfig, scratch: Path, output: Path) -> dict[s
 def _write(
     path: Path, given: Given, own: dict[str, list[OwnRows]], predictions: list[Prediction], *, with_row: bool
 ) -> None:
-    """The source's rows as they are, with what the model says; their numbers only where some were left out."""
+    """Write the source's rows with the predictions; row numbers only if some rows were left out."""
     from whet.data.answer_columns import flat, names_beside
     from whet.data.export import picked, write_rows
 
@@ -259,7 +259,7 @@ def _print(table: list[dict[str, Any]]) -> None:
     for line in table:
         left = "  leave to a person" if line.get("abstain") else ""
         label = line["label"]
-        if isinstance(label, list):  # each with its own probability
+        if isinstance(label, list):  # each label with its own probability
             chosen = "  ".join(f"{isolated(name)} {line[f'p({name})']:.4f}" for name in label)
             click.echo(f"{line['row']:>6}  {chosen or '(none)'}{left}")
             continue
