@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError, SkipTestWarning
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import whet
 from whet.errors import UsageError
@@ -25,29 +23,6 @@ from whet.errors import UsageError
 ROWS = 120
 TEXTS = [f"{('no', 'yes')[n % 2]} {'apple ' * (n % 4)}{n}" for n in range(ROWS)]
 LABELS = np.array([7, 3])[np.arange(ROWS) % 2]
-
-NUMBERS = "fits numbers, and this classifier reads texts"
-FAIL = dict.fromkeys(
-    (
-        "check_fit_score_takes_y",
-        "check_estimators_overwrite_params",
-        "check_dont_overwrite_attributes",
-        "check_estimators_fit_returns_self",
-        "check_readonly_memmap_input",
-        "check_requires_y_none",
-        "check_n_features_in_after_fitting",
-    ),
-    NUMBERS,
-)
-with warnings.catch_warnings():
-    # It says itself that it leaves its other checks out: they are for tables of numbers.
-    warnings.simplefilter("ignore", SkipTestWarning)
-    checks = parametrize_with_checks([whet.TextClassifier()], expected_failed_checks=lambda estimator: FAIL)
-
-
-@checks
-def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
-    check(estimator)
 
 
 def settings(model: Path, **changes: Any) -> dict[str, Any]:
@@ -91,10 +66,11 @@ def test_parameters_are_settings_and_are_cloned(tiny_model_folder: Path) -> None
     ("X", "y", "match"),
     [
         (TEXTS, LABELS[:5], "120 texts and 5 labels"),
-        (TEXTS, [1] * ROWS, "at least two classes"),
+        (TEXTS, [1] * ROWS, "y has one class only: 1. A classifier needs at least two classes"),
         ("yes", [1], "X is one text"),
         (np.array([TEXTS] * 3).T, LABELS, "X has 3 columns"),
         (TEXTS, np.eye(ROWS), "one label a row"),
+        (TEXTS, np.linspace(0, 1, ROWS), "Unknown label type: y is continuous. whet.fit trains on numbers"),
         (TEXTS, [None, *LABELS[1:]], "missing"),
         (TEXTS, [np.nan, *LABELS[1:]], "missing"),
     ],

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import column_or_1d
+from sklearn.utils.multiclass import type_of_target
 
 from whet.config import SETTINGS, SHORT_NAMES
 from whet.data.readers.given_texts import GivenTexts, given_texts
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 OWN = ("source", "text", "pair", "label", "task", "label_delimiter", "validation", "test")
 """Settings that X and y replace."""
+
+
+class InputError(UsageError, ValueError):
+    """A mistake in X or y: a ValueError too, which scikit-learn's tools expect."""
 
 
 class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -63,10 +69,11 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         TextClassifier().set_params(**settings)  # reports a misspelt name in the constructor
         given, labels = _texts(X), _labels(y)
         if len(labels) != len(given.first):
-            raise UsageError(f"There are {len(given.first)} texts and {len(labels)} labels.", "Give one label a text.")
+            raise InputError(f"There are {len(given.first)} texts and {len(labels)} labels.", "Give one label a text.")
         self.classes_, places = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
-            raise UsageError(f"Every label is {self.classes_[0]!r}.", "A classifier needs at least two classes.")
+            only = self.classes_.tolist()[0]
+            raise InputError(f"y has one class only: {only!r}.", "A classifier needs at least two classes.")
         self._names = _names(self.classes_)
         columns: dict[str, Any] = {"text": given.first, "label": [self._names[place] for place in places]}
         if given.second is not None:
@@ -76,7 +83,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings.setdefault("test_share", 0.0)  # callers of fit keep their own test rows
         task = "binary" if len(self.classes_) == 2 else "multiclass"
         fit(columns, text="text", label="label", task=task, **settings)
-        self._predictor: Predictor | None = None
+        self._loaded: list[Predictor] = []  # filled when it is first used; predicting sets no attribute
         return self
 
     def predict(self, X: Any) -> Array:
@@ -102,20 +109,20 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         given, model = _texts(X), self._model()
         if bool(model.pairs) != (given.second is not None) and given.first:
             was, got = ("pairs", "single texts") if model.pairs else ("single texts", "pairs")
-            raise UsageError(f"The model was trained on {was}, and was given {got}.")
+            raise InputError(f"The model was trained on {was}, and was given {got}.")
         return model.logits(given.first, given.second)
 
     def _model(self) -> Predictor:
         from sklearn.utils.validation import check_is_fitted
 
         check_is_fitted(self, "run_")
-        if self._predictor is None:
+        if not self._loaded:
             from whet.inference.predictor import Predictor
 
             device, trust = vars(self).get("device", "auto"), bool(vars(self).get("trust_remote_code", False))
             precision = vars(self).get("precision", "auto")
-            self._predictor = Predictor(self.run_, device=device, precision=precision, trust_remote_code=trust)
-        return self._predictor
+            self._loaded.append(Predictor(self.run_, device=device, precision=precision, trust_remote_code=trust))
+        return self._loaded[0]
 
     def _use_folder(self, settings: dict[str, Any]) -> None:
         if (remove := self.__dict__.pop("_remove", None)) is not None:
@@ -133,7 +140,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if (remove := self.__dict__.pop("_remove", None)) is not None:
             remove.detach()  # the pickle needs the folder
         state = dict(super().__getstate__())
-        return {**state, "_predictor": None} if "_predictor" in state else state
+        return {**state, "_loaded": []} if "_loaded" in state else state
 
     def __sklearn_is_fitted__(self) -> bool:
         return "run_" in vars(self)
@@ -153,10 +160,10 @@ def _texts(X: Any) -> GivenTexts:
     else:
         found = given_texts(X)
         if found.single:
-            raise UsageError("X is one text.", "Give a list of texts.")
+            raise InputError("X is one text.", "Give a list of texts.")
         return found
     if len(X) not in (1, 2):
-        raise UsageError(f"X has {len(X)} columns.", "Give one column of texts, or two for pairs.")
+        raise InputError(f"X has {len(X)} columns.", "Give one column of texts, or two for pairs.")
     return given_texts(*X)
 
 
@@ -165,13 +172,15 @@ def _labels(y: Any) -> Array:
         raise ValueError("requires y to be passed, but the target y is None")  # as in scikit-learn's own classifiers
     labels = np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
+        labels = column_or_1d(labels, warn=True)
     if labels.ndim != 1:
-        raise UsageError(f"y has the shape {labels.shape}.", "Give one label a row; several labels are for whet.fit.")
+        raise InputError(f"y has the shape {labels.shape}.", "Give one label a row; several labels are for whet.fit.")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        raise UsageError("y holds labels that are missing.", "Leave those rows out.")
+        raise InputError("y holds labels that are missing.", "Leave those rows out.")
     if labels.dtype.kind == "O" and any(label is None or label != label for label in labels.tolist()):
-        raise UsageError("y holds labels that are missing.", "Leave those rows out.")
+        raise InputError("y holds labels that are missing.", "Leave those rows out.")
+    if type_of_target(labels) == "continuous":
+        raise InputError("Unknown label type: y is continuous.", "whet.fit trains on numbers with fractions.")
     return labels
 
 
