@@ -12,6 +12,7 @@ from tests.browser import chromium, open_page
 from tests.inference.serving.models import save_run
 from whet.inference.serving import server as module
 from whet.inference.serving.server import ModelServer, Settings, serve
+from whet.runs.decisions import FILE, Decisions
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 READY = "() => document.documentElement.dataset.ready === 'yes'"
@@ -65,6 +66,22 @@ def test_markup_in_labels_and_texts_stays_text(browser: Any, server: ModelServer
         seen.page.locator(".bar", has_text=HOSTILE).wait_for()
         assert seen.page.locator("img").count() == 0
         assert seen.complaints == []
+
+
+def test_a_threshold_is_shown_at_the_bar_of_its_label(browser: Any, tiny_model_folder: Path, tmp_path: Path) -> None:
+    folder = save_run(tmp_path, tiny_model_folder)
+    (folder / "model" / FILE).write_text(Decisions(thresholds={"good": 0.995}).to_json())
+    server = serve(folder, Settings(port=0, device="cpu"))
+    try:
+        with open_page(browser, server.url) as seen:
+            seen.page.wait_for_function(READY)
+            seen.page.keyboard.type("yes")
+            seen.page.keyboard.press("Enter")
+            seen.page.locator(".bar.chosen", has_text="bad").wait_for()
+            assert "good chosen from 99.5% on" in seen.page.locator(".bar", has_text="good").inner_text()
+            assert seen.page.locator(".bar", has_text="chosen from").count() == 1
+    finally:
+        server.stop()
 
 
 def test_it_fits_a_phone_and_shift_enter_makes_a_line(browser: Any, server: ModelServer) -> None:

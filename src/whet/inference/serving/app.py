@@ -226,6 +226,7 @@ class App:
             "columns": self.predictor.columns,
             "max_tokens": self.predictor.max_length,
             "long": self.predictor.long,
+            "thresholds": self.predictor.decisions.thresholds,
             "limits": {"rows": limits.rows, "characters": limits.characters, "body_bytes": limits.body_bytes},
         }
         return Answer(_json(content))

@@ -44,13 +44,22 @@ async function open() {
   at("text").focus();
 }
 
+function percent(value) {
+  return `${(100 * value).toFixed(1)}%`;
+}
+
 function bar(name, value, chosen) {
   const row = document.createElement("div");
   row.className = chosen ? "bar chosen" : "bar";
   row.setAttribute("role", "listitem");
   const names = document.createElement("div");
   names.className = "names";
-  for (const text of [name, `${(100 * value).toFixed(1)}%`]) names.appendChild(document.createElement("span")).textContent = text;
+  for (const text of [name, percent(value)]) names.appendChild(document.createElement("span")).textContent = text;
+  if (Object.hasOwn(model.thresholds, name)) {
+    const from = names.firstChild.appendChild(document.createElement("small"));
+    from.textContent = ` chosen from ${percent(model.thresholds[name])} on`;
+    from.className = "soft";
+  }
   const drawing = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   drawing.setAttribute("viewBox", "0 0 100 1");
   drawing.setAttribute("preserveAspectRatio", "none");
@@ -70,7 +79,7 @@ function named(label) {
 
 function show(prediction, milliseconds) {
   at("label").textContent = named(prediction.label);
-  at("sure").textContent = prediction.probability === null || Array.isArray(prediction.label) ? "" : `${(100 * prediction.probability).toFixed(1)}%`;
+  at("sure").textContent = prediction.probability === null || Array.isArray(prediction.label) ? "" : percent(prediction.probability);
   at("abstain").hidden = !prediction.abstain;
   at("candidates").hidden = !prediction.candidates;
   if (prediction.candidates) at("candidates").textContent = `Candidates: ${prediction.candidates.map(named).join(", ") || "none"}`;
