@@ -295,13 +295,14 @@ def rough(run: str, options: argparse.Namespace) -> None:
             await asyncio.gather(*(one(number) for number in range(count)))
             return counts
 
-        asyncio.run(all_of_them(min(500, options.rough)))
-        before = resident_mb(process.pid)
-        counts = asyncio.run(all_of_them(options.rough))
-        after = resident_mb(process.pid)
+        counts: dict[str, int] = {}
+        memory = []
+        for _ in range(10):
+            for end, count in asyncio.run(all_of_them(options.rough // 10)).items():
+                counts[end] = counts.get(end, 0) + count
+            memory.append(round(resident_mb(process.pid)))
     print(counts)
-    print(f"memory: {before:.0f} MB after 500, {after:.0f} MB after {options.rough} more")
-    memory = {"after_500_mb": round(before), "at_the_end_mb": round(after)}
+    print(f"memory after each tenth, in MB: {', '.join(map(str, memory))}")
     print(
         write_results("serve-rough", PACKAGES, run=Path(run).name, requests=options.rough, ends=counts, memory=memory)
     )

@@ -205,6 +205,7 @@ def model_of(family: str) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # DeBERTa's, in transformers
 @pytest.mark.parametrize("family", [*FAMILIES, *OTHERS])
 def test_every_family_that_trains_is_exported(family: str, tmp_path: Path) -> None:
     import onnxruntime
