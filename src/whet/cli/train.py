@@ -27,7 +27,19 @@ if TYPE_CHECKING:
 
 
 COMMON = (
-    *("text", "pair", "label", "validation", "test", "model", "max_length", "epochs", "learning_rate", "batch_size"),
+    *(
+        "text",
+        "pair",
+        "label",
+        "drop",
+        "validation",
+        "test",
+        "model",
+        "max_length",
+        "epochs",
+        "learning_rate",
+        "batch_size",
+    ),
     *("patience", "run", "config_file", "processes", "live", "dry_run"),
 )
 """The most common flags."""

@@ -42,7 +42,7 @@ LABELS: tuple[tuple[str, ...], ...] = (
         "topics", "coarselabel", "annotation", "quality", "truth", "outcome", "stance",
     ),
     ("labeltext", "labelname", "y", "output", "answer", "tag", "type"),
-    ("rating", "stars", "score", "similarity", "similarityscore", "relatedness", "relatednessscore"),
+    ("rating", "stars", "score", "overall", "similarity", "similarityscore", "relatedness", "relatednessscore"),
 )  # fmt: skip
 IDS: tuple[str, ...] = (
     "idx", "id", "index", "guid", "uid", "uuid", "rowid", "row", "rownumber", "unnamed:0", "pairid",

@@ -8,7 +8,7 @@ import json
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,7 +133,7 @@ class _Builder:
         if self.labelled and reader is not None:
             self.telling = shortcut_columns(first, columns, reader)
         writers = self._write(raw, columns, reader, scratch)
-        self._check(raw, writers, reader)
+        self._check(raw, writers, reader, lambda: self._rules_that_go_on(raw, columns, reader, scratch))
         shutil.rmtree(scratch)
         self._note_loss(raw, writers)
         self.messages += summary_lines(cleaning.as_dict())
@@ -147,6 +147,20 @@ class _Builder:
         }
         text = json.dumps(saying, indent=1)  # as ASCII: file names need not be valid text
         (self.folder / _SAYING).write_text(text, encoding="utf-8")
+
+    def _rules_that_go_on(
+        self, raw: dict[str, RawSplit], columns: Columns, reader: LabelReader | None, scratch: Path
+    ) -> Sequence[str]:
+        """The flag for all that would be refused one after another: rows without a text or a label, and leaks."""
+        if not self.labelled:
+            return ("--drop-empty",)
+        config = dataclasses.replace(self.config, drop=("empty", "unlabelled", "leak"))
+        try:
+            _, cleaning = without_dropped(raw, columns, reader, config, scratch, for_training=True)
+        except DataError:
+            return self.config.dropping("empty", "unlabelled")
+        found = {rule for rules in cleaning.dropped.values() for rule in rules}
+        return self.config.dropping(*(rule for rule in config.drops if rule in found))
 
     def _clean(self, raw: dict[str, RawSplit], columns: Columns, scratch: Path) -> tuple[dict[str, RawSplit], Cleaning]:
         """Leave out the rows of --drop before labels are counted and splits are made."""
@@ -278,15 +292,21 @@ class _Builder:
         order = [*ORDER, *(name for name in writers if name not in ORDER)]
         return {name: writers[name] for name in order if name in writers}
 
-    def _check(self, raw: dict[str, RawSplit], writers: dict[str, SplitWriter], reader: LabelReader | None) -> None:
-        """Refuse empty texts, rows without a label, and labels without training rows."""
-        rules = ["empty"]
-        if self.labelled and any(writer.unlabelled for name, writer in writers.items() if name != "test"):
-            rules.append("unlabelled")
-        go_on = self.config.dropping(*rules) if self.labelled else ("--drop-empty",)
+    def _check(
+        self,
+        raw: dict[str, RawSplit],
+        writers: dict[str, SplitWriter],
+        reader: LabelReader | None,
+        rules: Callable[[], Sequence[str]],
+    ) -> None:
+        """Refuse empty texts, rows without a label, and labels without training rows.
+
+        `rules` returns the flag that leaves such rows out.
+        """
         for name, writer in writers.items():
             origin = raw.get(name, raw.get("train", next(iter(raw.values()))))
-            writer.refuse_empty(origin, go_on)
+            if writer.empty or not writer.rows:
+                raise writer.without_text(origin, rules() if writer.empty else ())
             if not self.labelled or reader is None:
                 continue
             if name == "validation" and name in raw:
@@ -299,7 +319,7 @@ class _Builder:
                     f"Leave them out with --drop unlabelled, or put them in a test file{none}",
                     row=writer.first_unlabelled,
                     column=reader.column,
-                    go_on=self.config.dropping("unlabelled"),
+                    go_on=rules(),
                 )
 
     def _note_loss(self, raw: dict[str, RawSplit], writers: dict[str, SplitWriter]) -> None:

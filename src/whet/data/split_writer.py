@@ -15,6 +15,7 @@ from whet.data.readers.raw_table import RawSplit, Spill
 from whet.data.splits import NAMES, assign, describe
 from whet.data.text_hashes import row_keys
 from whet.data.text_repair import repaired
+from whet.errors import DataError
 
 LARGEST_BATCH = 256_000_000
 MAX_LISTED = 5
@@ -89,19 +90,19 @@ class SplitWriter:
         """Return a checksum of the split's contents, independent of its files and batches."""
         return [f"{name}:{self._hashes[name].hexdigest()}" for name in sorted(self._hashes)]
 
-    def refuse_empty(self, split: RawSplit, go_on: Sequence[str]) -> None:
-        if self.empty or not self.rows:
-            if not self.empty:
-                raise split.error(f"no row is left in the {self.name} split.")
-            count = "1 row has" if len(self.empty) == 1 else f"{len(self.empty)} rows have"
-            listed = ", ".join(map(str, self.empty[:MAX_LISTED])) + (" …" if len(self.empty) > MAX_LISTED else "")
-            raise split.error(
-                f"{count} an empty text (rows {listed}).",
-                "Fill them in, or leave them out with --drop-empty.",
-                row=self.empty[0],
-                column=self.columns.text,
-                go_on=go_on,
-            )
+    def without_text(self, split: RawSplit, go_on: Sequence[str]) -> DataError:
+        """The error for a split with empty texts, or without a row."""
+        if not self.empty:
+            return split.error(f"no row is left in the {self.name} split.")
+        count = "1 row has" if len(self.empty) == 1 else f"{len(self.empty)} rows have"
+        listed = ", ".join(map(str, self.empty[:MAX_LISTED])) + (" …" if len(self.empty) > MAX_LISTED else "")
+        return split.error(
+            f"{count} an empty text (rows {listed}).",
+            "Fill them in, or leave them out with --drop-empty.",
+            row=self.empty[0],
+            column=self.columns.text,
+            go_on=go_on,
+        )
 
     def _text(self, split: RawSplit, values: Any, before: int, column: str) -> Any:
         """Return the texts, checked for invalid characters."""

@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.data_files import everything, labelled, load, text, write
+from whet.config import DataConfig
 from whet.data.examples import load_examples
+from whet.data.readers.source import read_file
 from whet.errors import DataError
 
 ROWS = labelled(40)
@@ -21,14 +25,11 @@ def lines(path: Path, form: str, rows: list[tuple[str, ...]] = ROWS) -> Path:
     ("form", "labels"),
     [
         ("__label__{label} {text}", ("bad", "good")),
-        ("__label__{label}\t{text}", ("bad", "good")),
         ("KIND:{label} {text}", ("KIND:bad", "KIND:good")),
     ],
 )
 @pytest.mark.parametrize("name", ["rows", "rows.txt", "rows.label"])
 def test_the_first_word_is_the_label(tmp_path: Path, name: str, form: str, labels: tuple[str, ...]) -> None:
-    if "\t" in form:  # a table with a column of such labels
-        return
     examples = load(lines(tmp_path / name, form))
     assert examples.task.labels == labels
     assert [words for words, _ in everything(examples)] == [words for words, _ in ROWS]
@@ -65,7 +66,26 @@ def test_sentences_keep_their_first_word(tmp_path: Path, first: str) -> None:
 
 def test_one_column_is_there_for_the_asking(tmp_path: Path) -> None:
     path = lines(tmp_path / "rows.txt", "__label__{label} {text}")
-    from whet.config import DataConfig
-
     examples = load_examples(path, DataConfig(delimiter="none"), labelled=False)
     assert examples.rows["test"].row(0)["text"].startswith("__label__bad ")
+
+
+LABEL = st.text(st.characters(categories=("L", "N"), include_characters="_-|#"), min_size=1, max_size=6)
+TEXT = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=8).filter(
+    lambda word: not word.startswith("__label__")
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows=st.lists(st.tuples(st.lists(LABEL, max_size=3), st.lists(TEXT, min_size=1, max_size=4)), min_size=10))
+def test_what_is_written_as_fasttext_does_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[list[str], list[str]]]
+) -> None:
+    rows = [(labels or ["none"], words) for labels, words in rows]
+    lines = [" ".join([*(f"__label__{label}" for label in labels), *words]) for labels, words in rows]
+    path = write(tmp_path_factory.mktemp("drawn") / "rows.txt", "\n".join(lines) + "\n")
+    split = read_file(path, DataConfig(), path.parent)
+    table = [row for batch in split.read(None) for row in batch.to_pylist()]
+    assert [row["text"] for row in table] == [" ".join(words) for _, words in rows]
+    several = any(len(labels) > 1 for labels, _ in rows)
+    assert [row["label"] for row in table] == [labels if several else labels[0] for labels, _ in rows]

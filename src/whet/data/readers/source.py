@@ -287,6 +287,11 @@ def reader_of(path: Path, start: bytes) -> Reader:
         ".pt",
         ".bin",
         ".h5",
+        ".arff",
+        ".xml",
+        ".sav",
+        ".dta",
+        ".rds",
     ):
         raise DataError(
             f"files of the kind {suffix} are not read.",
