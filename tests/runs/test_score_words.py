@@ -57,6 +57,16 @@ def test_a_regression_is_told_beside_a_constant_prediction(tmp_path: Path, capsy
     assert all(f"{metric} " in out.splitlines()[0] for metric in ("pearson", "mse", "mae"))
 
 
+def test_beside_its_baselines_a_regression_still_has_the_constant_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_result(Run(build_run(tmp_path / "run", task="regression", baselines=True).path))
+    out = capsys.readouterr().out
+    assert next(line for line in out.splitlines() if line.startswith("constant")).count("mse ") == 1
+    assert "constant prediction" in out
+    assert "commonest" not in out
+
+
 def test_a_verdict_on_a_regression_speaks_of_a_constant_prediction(tmp_path: Path) -> None:
     seen = curve_data(build_run(tmp_path / "run", task="regression").records())
     assert seen.constant == "constant prediction"

@@ -19,7 +19,7 @@ from whet.records import Baselines, Evaluation, Record, Start, Step, start_of
 from whet.runs import score_words as words
 from whet.runs.curves import sparkline
 from whet.runs.progress import Progress, duration, progress
-from whet.runs.verdict.baselines import IN_FULL, largest_record, rows_in_words
+from whet.runs.verdict.baselines import largest_record, name_in_full, rows_in_words
 from whet.utils.text import neutral, neutral_lines
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def show_result(run: Run) -> None:
     if run.baselines:
         for line in baselines_table(largest_record(run.baselines.values())):
             click.echo(neutral_lines(line))
-    elif majority:
+    if majority and (not run.baselines or task == "regression"):  # the table has one of its metrics, or none
         shown = _scores(task, summary["labels"], majority, "", _CONSTANTS[task])
         _show(words.constant(task), f"{shown} ({words.always(task, majority['label'])})")
     said = " ".join(verdict[part] for part in ("sentence", "doubt", "baseline", "advice") if verdict[part])
@@ -140,7 +140,7 @@ def baselines_table(found: Baselines) -> list[str]:
         low_high = "{:.4f} to {:.4f}".format(*each["interval"]) if each["interval"] else ""
         p_value = f"{each['p_value']:.2g}" if "p_value" in each else ""
         lines.append(
-            f"{'':<11}{IN_FULL.get(each['name'], each['name']) + fewer:<34}{each['value']:>7.4f}"
+            f"{'':<11}{name_in_full(found, each['name']) + fewer:<34}{each['value']:>7.4f}"
             f"  {low_high:<16}  {p_value}".rstrip()
         )
     return [*lines, *(wrapped(f"{'':<11}left out: {why}", sys.stdout, indent=13) for why in found.left_out)]

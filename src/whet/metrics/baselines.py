@@ -19,6 +19,7 @@ from whet.metrics.intervals import PROPORTIONS, Paired, bootstrap, paired, wilso
 from whet.metrics.majority import majority
 from whet.metrics.scores import (
     MAIN_METRIC,
+    TASK_METRICS,
     checked,
     evidence,
     higher_is_better,
@@ -85,8 +86,11 @@ class Standing:
         shows."""
         shown = [(self.name, self.scores[self.metric]), *((each.name, each.value) for each in self.baselines)]
         listed = ", ".join(f"{name} {_short(value)}" for name, value in shown)
+        said = f"{listed}{self._judged()}."
+        if self.metric in TASK_METRICS["regression"]:
+            said = said.replace(COMMONEST, "constant")  # among numbers the constant answer is the mean
         of = "" if self.of_rows is None else f" of {self.of_rows:,}"
-        return f"{self.metric} on {self.rows:,}{of} rows: {listed}{self._judged()}.{self._fewer_rows()}"
+        return f"{self.metric} on {self.rows:,}{of} rows: {said}{self._fewer_rows()}"
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -10,7 +10,7 @@ from whet.metrics.scores import higher_is_better
 from whet.records import Baselines, Record
 from whet.runs.report.charts import metric_words
 from whet.runs.score_words import score_text
-from whet.runs.verdict.baselines import IN_FULL, is_ahead, is_visible, rows_in_words
+from whet.runs.verdict.baselines import is_ahead, is_visible, name_in_full, rows_in_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ def _line(found: Baselines, each: dict[str, Any]) -> Line:
     low_high = " to ".join(score_text(found.metric, edge) for edge in each["interval"] or ())
     taken = each.get("trained_on")
     return Line(
-        name=IN_FULL.get(each["name"], each["name"]),
+        name=name_in_full(found, each["name"]),
         value=score_text(found.metric, each["value"]),
         interval=low_high,
         test=_test(found, each) if "p_value" in each else "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from whet.metrics.scores import higher_is_better
+from whet.metrics.scores import TASK_METRICS, higher_is_better
 from whet.records import Baselines
 from whet.runs.verdict.features import ROWS_TO_BLAME, CurveFeatures, few_rows
 
@@ -17,11 +17,20 @@ VISIBLE = 0.05
 IN_SENTENCES = {"frozen": "a linear model on the frozen encoder", "TF-IDF": "a linear model on TF-IDF"}
 IN_FULL = {"frozen": "frozen model + linear", "TF-IDF": "TF-IDF + linear", "commonest": "commonest answer"}
 """Names of the baselines in tables: the linear model is logistic regression, or ridge for numbers."""
+CONSTANT = "constant prediction"
+"""Name of the commonest answer in a regression, which is the mean."""
 
 
 def largest_record(made: Iterable[Baselines]) -> Baselines:
     """Return the record with the most rows; of equal ones the last, which has the test rows."""
     return max(enumerate(made), key=lambda pair: (pair[1].rows, pair[0]))[1]
+
+
+def name_in_full(found: Baselines, name: str) -> str:
+    """A baseline's name in tables."""
+    if name == "commonest" and found.metric in TASK_METRICS["regression"]:
+        return CONSTANT
+    return IN_FULL.get(name, name)
 
 
 def rows_in_words(found: Baselines, of: bool = False) -> str:

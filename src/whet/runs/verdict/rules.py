@@ -13,7 +13,14 @@ import numpy as np
 
 from whet.runs.score_words import score_text
 from whet.runs.verdict import wording as words
-from whet.runs.verdict.baselines import above_commonest, is_ahead, is_visible, labels_to_blame, rows_in_words
+from whet.runs.verdict.baselines import (
+    above_commonest,
+    is_ahead,
+    is_visible,
+    labels_to_blame,
+    name_in_full,
+    rows_in_words,
+)
 from whet.runs.verdict.features import (
     ENOUGH_REACH,
     MOVED,
@@ -188,12 +195,13 @@ def beyond_this_model(s: CurveFeatures) -> Call | None:
     constant = next((each for each in found.baselines if each["name"] == "commonest"), None)
     if not trained or constant is None or (is_visible(constant) and not is_ahead(found, constant)):
         return None
-    scores = f"{score_text(found.metric, found.value)}, commonest answer {score_text(found.metric, constant['value'])}"
+    name = name_in_full(found, "commonest")
+    scores = f"{score_text(found.metric, found.value)}, {name} {score_text(found.metric, constant['value'])}"
     return Call(
         verdict="beyond-this-model",
         sentence=(
             f"Beyond this model on these rows: on {rows_in_words(found)} it is no better than the "
-            f"commonest answer ({found.metric} {scores}){words.none_of_them(found)}."
+            f"{name} ({found.metric} {scores}){words.none_of_them(found)}."
         ),
         advice=(
             "More labelled rows or a larger model (--model) may help, other settings hardly. If people find these "
