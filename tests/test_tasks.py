@@ -105,6 +105,7 @@ FAST = {
     ("cli", Case("binary", False)), ("cli", Case("multilabel columns", True)), ("cli", Case("regression", False)),
     ("fit", Case("multiclass", True)), ("fit", Case("multilabel lists", False)),
     ("trainer", Case("binary", True)), ("trainer", Case("regression", False)),
+    ("estimator", Case("multiclass", False)), ("estimator", Case("binary", True)),
 }  # fmt: skip
 
 
@@ -283,6 +284,36 @@ def test_a_task_by_the_trainer(case: Case, tiny_model_folder: Path, tmp_path: Pa
     labels_follow(case, predictions)
     answers = piped(case, tmp_path / "saved", rows)
     np.testing.assert_allclose(said_by(case, predictions), answers, atol=TRAINED_IN_FLOAT32)
+
+
+@pytest.mark.parametrize("case", [case for case in cases("estimator") if case.values[0].task in CLASSES])
+def test_a_task_by_the_estimator(case: Case, tiny_model_folder: Path, tmp_path: Path) -> None:
+    """`TextClassifier` has one label a row; the other tasks are refused (tests/adapters/test_sklearn.py)."""
+    rows, names = case.rows(), np.array(case.labels)
+    X = [[row["text"], row["pair"]] if case.pairs else row["text"] for row in rows]
+    y = names[case.truth()]
+    model = whet.TextClassifier(model=str(tiny_model_folder), run=str(tmp_path / "run"), **SETTINGS).fit(X, y)
+    scores_of_the_file(case, whet.Run(tmp_path / "run"))
+    said = model.predict(X)
+    assert model.score(X, y) == pytest.approx(sk.accuracy_score(y, said))
+    predictor = whet.load(tmp_path / "run", device="cpu", precision="float32")
+    predictions = predictor.predict(X if case.pairs else [row["text"] for row in rows])
+    labels_follow(case, predictions)
+    assert said.tolist() == [each.label for each in predictions]
+    places = [case.labels.index(name) for name in model.classes_]
+    shares = np.array([[each.probabilities[label] for label in case.labels] for each in predictions])
+    np.testing.assert_allclose(model.predict_proba(X), shares[:, places], atol=1e-6)
+    found = evaluate_model(predictor, rows, DataConfig(source="rows", **case.flags()))["test"]
+    expected = sklearn_scores(case.task, predictor.logits(*columns(case, rows)), case.truth())
+    assert {name: each["value"] for name, each in found["metrics"].items()} == pytest.approx(expected, abs=1e-6)
+    raw = predictor.predict(X if case.pairs else [row["text"] for row in rows], raw=True)
+    np.testing.assert_allclose(
+        said_by(case, raw), piped(case, tmp_path / "run" / "model", rows), atol=TRAINED_IN_FLOAT32
+    )
+
+
+def columns(case: Case, rows: list[dict[str, Any]]) -> tuple[list[str], list[str] | None]:
+    return [row["text"] for row in rows], [row["pair"] for row in rows] if case.pairs else None
 
 
 # --- order ----------------------------------------------------------------------------------------------------------
