@@ -1,4 +1,4 @@
-"""TrainStep in a loop of one's own: the plain loop's training, exactly."""
+"""TrainStep in a loop of one's own: the plain loop's training, exactly. `test_live_step.py` has the fused path."""
 
 from __future__ import annotations
 
@@ -9,52 +9,15 @@ import pytest
 import torch
 
 from tests.conftest import FAMILIES, small_model
-from tests.huggingface.made import make_rows, weights
-from whet import AdamW, TrainStep, get_scheduler
+from tests.engine.own_loop import PlainLoop, assert_same, make_batches, on_the_left, optimizer_and_schedule
+from tests.huggingface.made import weights
+from whet import TrainStep
 from whet.errors import UsageError
 
 
-def make_batches(count: int = 3, size: int = 4, kind: str = "binary") -> list[dict[str, torch.Tensor]]:
-    rows = make_rows(count * size, kind=kind).remove_columns(["sentence1"])
-    batches = []
-    for start in range(0, count * size, size):
-        part = [rows[place] for place in range(start, start + size)]
-        width = max(len(row["input_ids"]) for row in part)
-        batch = {
-            name: torch.tensor([row[name] + [0] * (width - len(row[name])) for row in part])
-            for name in ("input_ids", "token_type_ids", "attention_mask")
-        }
-        batches.append({**batch, "labels": torch.tensor([row["label"] for row in part])})
-    return batches
-
-
-def optimizer_and_schedule(model: Any) -> tuple[Any, Any]:
-    optimizer = AdamW(model.parameters(), lr=1e-3)
-    return optimizer, get_scheduler("linear", optimizer=optimizer, num_warmup_steps=0, num_training_steps=6)
-
-
 def plain_loop(model: Any, groups: list[list[dict[str, torch.Tensor]]], clip: float) -> list[float]:
-    """As in the course, with clipping, and the mean over all rows of a group."""
-    optimizer, schedule = optimizer_and_schedule(model)
-    losses = []
-    model.train()
-    for group in groups:
-        rows = sum(len(batch["labels"]) for batch in group)
-        for batch in group:
-            loss = model(**batch).loss
-            (loss * len(batch["labels"]) / rows).backward()
-            losses.append(float(loss.detach()))
-        torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-    return losses
-
-
-def assert_same(found: Any, expected: Any) -> None:
-    for name, tensor in weights(expected).items():
-        if not name.endswith("key.bias"):  # moves no output: its gradient is rounding alone
-            torch.testing.assert_close(weights(found)[name], tensor, rtol=1e-3, atol=2e-5, msg=name)
+    loop = PlainLoop(model, *optimizer_and_schedule(model), clip)
+    return [loss for group in groups for loss in loop(*group)]
 
 
 @pytest.mark.parametrize("kind", ["binary", "multilabel", "regression"])
@@ -119,7 +82,7 @@ def test_the_loss_is_detached_and_gradients_are_gone() -> None:
 def test_padding_on_the_left_is_computed_by_the_model_itself() -> None:
     model = small_model()
     other = copy.deepcopy(model)
-    batch = {name: value.flip(1) if value.dim() == 2 else value for name, value in make_batches(1)[0].items()}
+    batch = on_the_left(make_batches(1)[0])
     expected = plain_loop(other, [[batch]], clip=1.0)
     step = TrainStep(model, *optimizer_and_schedule(model), precision="float32")
     assert [float(step(batch))] == pytest.approx(expected, rel=1e-6)

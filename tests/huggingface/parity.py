@@ -116,6 +116,7 @@ def same(found: Any, expected: Any, place: str = "") -> None:
 def compare(use: Use, folder: Path) -> tuple[Any, Any]:
     ours, stock = (run(use, base, folder / base.__module__) for base in (whet.Trainer, transformers.Trainer))
     assert ours.path.startswith(use.path), ours.path
+    assert (", then " in ours.path) == (", then " in use.path), ours.path
     assert ours.spy.seen == stock.spy.seen
     same(ours.state.log_history, stock.state.log_history, "log_history")
     same(tuple(ours.output), tuple(stock.output), "output")

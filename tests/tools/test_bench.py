@@ -29,6 +29,21 @@ def test_training_is_timed_side_by_side_and_the_losses_agree(tiny_model_folder: 
     assert found["preparing_seconds"] >= 0
 
 
+def test_a_loop_is_timed_side_by_side_and_the_losses_agree(tiny_model_folder: Path) -> None:
+    found = bench("loop", "sample/pairs", "--model", str(tiny_model_folder), "--steps", "2", "--batch-size", "4")
+    assert list(found["contenders"]) == ["loop float32", "loop bf16", "whet"]
+    assert all(each["ms_a_step"] > 0 and each["peak_mb"] > 0 for each in found["contenders"].values())
+    assert found["losses"]["whet"]["largest_difference"] < 0.01
+    assert found["job"]["path"].split()[0] in ("fused", "packed")
+
+
+def test_compiling_is_for_training(capsys: pytest.CaptureFixture[str]) -> None:
+    from whet.cli import main
+
+    assert main(["bench", "loop", "--compile"]) == 2
+    assert "--compile is for `whet bench train`" in capsys.readouterr().err
+
+
 def test_prediction_is_timed_side_by_side_and_the_labels_agree(tiny_model_folder: Path) -> None:
     found = bench("predict", "sample/pairs", "--model", str(tiny_model_folder), "--rows", "64")
     assert list(found["contenders"]) == ["stock pipeline", "whet"]

@@ -1,4 +1,4 @@
-"""`whet bench [train|predict] [SOURCE]`."""
+"""`whet bench [train|loop|predict] [SOURCE]`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from whet.config import make_config
+from whet.errors import UsageError
 from whet.utils.text import json_text
 
 
@@ -24,11 +25,14 @@ from whet.utils.text import json_text
 def bench(what_or_source: str | None, source: str | None, as_json: bool, **chosen: Any) -> None:
     """Run the stock library and whet side by side on this machine.
 
-    `whet bench SOURCE` trains, `whet bench predict SOURCE` predicts; without SOURCE on the sample pairs.
+    `whet bench SOURCE` trains, `whet bench loop SOURCE` does so in a loop of one's own with `whet.TrainStep`, and
+    `whet bench predict SOURCE` predicts; without SOURCE on the sample pairs.
     """
-    predicting = what_or_source == "predict"
-    if what_or_source not in ("predict", "train"):
+    what = what_or_source if what_or_source in ("predict", "loop") else "train"
+    if what_or_source not in ("predict", "loop", "train"):
         source = what_or_source
+    if chosen["compiled"] and what != "train":
+        raise UsageError(f"--compile is for `whet bench train`, and not for `whet bench {what}`.")
     config = make_config(
         {
             "source": source or "sample/pairs",
@@ -39,12 +43,14 @@ def bench(what_or_source: str | None, source: str | None, as_json: bool, **chose
         }
     )
 
-    from whet.tools.bench.benchmark import bench_prediction, bench_training
+    from whet.tools.bench.benchmark import bench_loop, bench_prediction, bench_training
 
     def echo(line: str) -> None:
         click.echo(line, err=True)
 
-    if predicting:
+    if what == "loop":
+        result = bench_loop(config, steps=chosen["steps"], turns=chosen["turns"], echo=echo)
+    elif what == "predict":
         result = bench_prediction(config, rows=chosen["rows"], turns=chosen["turns"], echo=echo)
     else:
         result = bench_training(
@@ -67,10 +73,11 @@ def _show(result: dict[str, Any]) -> None:
     if result.get("preparing_seconds", 0.0) > 0.1:
         click.echo(f"whet got ready for {result['preparing_seconds']:.1f} s, which are not in its milliseconds")
     if "losses" in result:
+        first = next(name for name, found in result["losses"].items() if isinstance(found, list))
         for name, found in result["losses"].items():
             if isinstance(found, dict):
                 click.echo(
-                    f"losses of {result['losses']['steps']} steps without dropout, {name} against stock float32: "
+                    f"losses of {result['losses']['steps']} steps without dropout, {name} against {first}: "
                     f"at most {100 * found['largest_difference']:.2f}% apart"
                 )
     else:

@@ -1,7 +1,8 @@
-"""A model and an optimizer that a user's own code made: what of them the engine would pass over, now and later."""
+"""Checks a model and an optimizer from a user's code for everything that the engine would ignore."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -12,12 +13,13 @@ from torch.optim import optimizer as torch_optimizer
 
 from whet.engine.fused.architectures import shape_of, why_not_fused
 from whet.engine.packed import keep_first_tokens, why_not_packed
+from whet.engine.regression_head import keeps_numbers_exact
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def why_not_model(model: Any) -> str:
-    """What of the model the engine would pass over; empty for nothing."""
+    """Return what the engine would ignore in this model; empty for nothing."""
     kind = type(model)
     if not kind.__module__.startswith("transformers.models.") or not kind.__name__.endswith(
         "ForSequenceClassification"
@@ -33,9 +35,14 @@ def why_not_model(model: Any) -> str:
             return "the model has hooks"
         if not type(module).__module__.startswith(("torch.nn.", "transformers.")):
             return f"a part of the model is a {type(module).__module__}.{type(module).__name__}"
-        if "forward" in vars(module) and not hasattr(module, "_original_forward"):  # that one is accelerate's
+        if "forward" in vars(module) and not _is_known_forward(module):
             return "the forward method of a module was replaced"
     return _why_not_parameters(list(model.parameters())) or _why_not_settings(model)
+
+
+def _is_known_forward(module: Any) -> bool:
+    """Return whether accelerate or the engine has replaced the forward."""
+    return hasattr(module, "_original_forward") or keeps_numbers_exact(module)
 
 
 def _why_not_parameters(parameters: Sequence[Any]) -> str:
@@ -62,7 +69,7 @@ def _why_not_settings(model: Any) -> str:
 
 
 def _has_its_dropout(model: Any) -> bool:
-    """Whether the encoder's modules have the rates of the configuration: fused layers read those."""
+    """Return whether the encoder's modules have the rates of the configuration, which fused layers read."""
     shape = shape_of(model)
     for name, module in model.base_model.named_modules():
         if isinstance(module, torch.nn.Dropout):
@@ -77,19 +84,24 @@ def _hooked(parameter: Any) -> bool:
 
 
 def fusable(model: Any, device: torch.device, bf16: bool) -> bool:
-    """Whether the engine's fused layers take this model here; else it is packed, and torch's optimizer updates it."""
+    """Return whether fused layers can train this model here; else it is packed, and torch's optimizer updates it."""
     if any(not parameter.requires_grad for parameter in model.parameters()) or why_not_fused(model):
         return False
     return device.type == "cpu" or (device.type == "cuda" and bf16 and find_spec("triton") is not None)
 
 
-def why_not_adamw(optimizer: Any, model: Any, *, fused: bool) -> str:
-    """What of torch's optimizer the engine would pass over; `fused`: where the engine writes the update out itself."""
+def why_not_adamw(optimizer: Any, model: Any, *, fused: bool, everywhere: bool = False) -> str:
+    """Return what the engine would ignore in this optimizer; with `fused` for an update by the engine itself.
+
+    With `everywhere` that update can also decay every parameter.
+    """
     if type(optimizer) is not torch.optim.AdamW:
         return f"the optimizer is {type(optimizer).__name__}"
     hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
     if any(hooks) or torch_optimizer._global_optimizer_pre_hooks or torch_optimizer._global_optimizer_post_hooks:
         return "the optimizer has hooks"
+    if not inspect.unwrap(optimizer.step).__module__.startswith("torch."):
+        return "the optimizer's step was replaced"
     groups = optimizer.param_groups
     if any(group["amsgrad"] or group["maximize"] or group["differentiable"] for group in groups):
         return "AdamW with amsgrad, maximize or differentiable"
@@ -104,7 +116,8 @@ def why_not_adamw(optimizer: Any, model: Any, *, fused: bool) -> str:
     decays = {group["weight_decay"] for group in groups} - {0.0}
     decaying = {names[id(each)] for group in groups for each in group["params"] if group["weight_decay"]}
     matrices = {name for name, each in model.named_parameters() if each.dim() > 1}
-    if fused and (len(decays) > 1 or (decays and decaying != matrices)):
+    fitting = [matrices, set(names.values())] if everywhere else [matrices]
+    if fused and (len(decays) > 1 or (decays and decaying not in fitting)):
         return "weight decay is not on all matrices and nothing else"
     states = [state for state in optimizer.state.values() if state]
     if len({float(state["step"]) for state in states}) > 1 or len(states) not in (0, len(names)):
@@ -113,7 +126,7 @@ def why_not_adamw(optimizer: Any, model: Any, *, fused: bool) -> str:
 
 
 class Watch:
-    """A model and torch's AdamW as they were when the engine took them; `changed` is cheap enough for every step."""
+    """Remembers a model and its optimizer, to notice later changes; cheap enough for every step."""
 
     def __init__(self, model: Any, optimizer: Any) -> None:
         self.optimizer = optimizer
@@ -127,7 +140,7 @@ class Watch:
         self.hooks, self.forwards, self.places = self._hooks(), self._forwards(), self._places()
 
     def changed(self) -> str:
-        """What was done since then that the engine does not follow, whoever did it; empty for nothing."""
+        """Return which change of the optimizer the engine cannot follow; empty for none."""
         groups = self.optimizer.param_groups
         if len({float(group["lr"]) for group in groups}) > 1:
             return "the optimizer's groups have different rates"
@@ -136,7 +149,7 @@ class Watch:
         return ""
 
     def model_changed(self) -> str:
-        """The same for the model."""
+        """Return which change of the model the engine cannot follow; empty for none."""
         if self._hooks() != self.hooks or any(map(_hooked, self.parameters)):
             return "the model has hooks"
         if self._forwards() != self.forwards:

@@ -19,6 +19,11 @@ def keep_numbers_exact(model: Any) -> None:
         module.forward = types.MethodType(_in_float32, module)  # type: ignore[method-assign]
 
 
+def keeps_numbers_exact(module: nn.Module) -> bool:
+    """Return whether `keep_numbers_exact` has replaced this module's forward."""
+    return getattr(vars(module).get("forward"), "__func__", None) is _in_float32
+
+
 def _in_float32(self: nn.Linear, hidden: Tensor) -> Tensor:
     with torch.autocast(hidden.device.type, enabled=False):
         bias = None if self.bias is None else self.bias.float()

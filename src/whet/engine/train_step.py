@@ -1,19 +1,25 @@
-"""`TrainStep`: one training step for users with their own loop, on packed batches if possible."""
+"""`TrainStep`: one training step for users with their own loop, on the engine's fast paths if possible."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from whet.data.tokens.table import Tokens, Truncation
+from whet.engine.fused.architectures import why_not_fused
+from whet.engine.fused.live import LiveStep
+from whet.engine.given import Watch, fusable, why_not_adamw, why_not_model
 from whet.engine.losses import Loss
-from whet.engine.network import Batch, Network
+from whet.engine.network import Network
 from whet.engine.notices import notice
-from whet.engine.packed import make_layout
+from whet.engine.packed import SHIFTED_POSITIONS
 from whet.errors import UsageError
-from whet.task import Task, task_of
+from whet.task import PROBLEM_TYPES, labels_fit, task_of
 from whet.utils.device import choose_hardware, precision
 
 PACKABLE = {"input_ids", "attention_mask", "token_type_ids", "labels"}
@@ -25,6 +31,8 @@ class TrainStep:
     `batch` is a dictionary from a collator, on any device. With `accumulate=n` every n-th call updates the weights by
     the mean over all rows since the last update; `flush()` ends an incomplete group. The returned loss is the batch's
     mean, detached and on the device, so nothing waits for it until it is read.
+
+    `step.path` is the path that computed the last batch, with the reason: `fused`, `packed` or `plain`.
     """
 
     def __init__(
@@ -45,50 +53,85 @@ class TrainStep:
         self.hardware = choose_hardware(str(device), precision)
         if self.hardware.slow:
             notice(f"TrainStep: {self.hardware.slow}")
-        self.parameters = [each for group in optimizer.param_groups for each in group["params"]]
         self.grad_norm: Tensor | None = None
         """The norm of the last step's gradients before clipping."""
+        self.path = "not chosen before the first batch"
+        self._adamw = getattr(optimizer, "optimizer", optimizer)  # without accelerate's wrapper
         self._calls = self._rows = 0
-        self._network = _packed_network(model, self.hardware.device)
+        self._live: LiveStep | None = None
+        self._network: Network | None = None
+        self._watch: Watch | None = None
+        self._why_not_fused = self._why_plain = ""
+        self._in_buffers = False
+        """Whether the gradients of this group are in the buffers of the fused step."""
 
     def __call__(self, batch: Mapping[str, Any]) -> Tensor:
         """Learn from one batch; return its mean loss."""
         if not self.model.training:
             self.model.train()
+        self._look_at_model()
+        tokens, odd = self._tokens(batch)
         rows = next(len(value) for value in batch.values() if isinstance(value, torch.Tensor) and value.dim())
-        with precision(self.hardware):
-            loss = self._loss(batch)
-            # A sum, so that groups of unequal batches give the mean over all rows.
-            part = loss * rows if self.accumulate > 1 else loss
-        part.backward()  # type: ignore[no-untyped-call]
+        if tokens is not None and self._live is not None and self._fits_buffers():
+            loss = self._fused(self._live, tokens)
+        else:
+            if self._in_buffers and self._live is not None:
+                self._live.hand_over()
+                self._in_buffers = False
+            loss = self._by_autograd(batch, tokens, rows, odd)
         self._calls, self._rows = self._calls + 1, self._rows + rows
         if self._calls == self.accumulate:
             self._update()
-        return loss.detach()
+        return loss
 
     def flush(self) -> None:
-        """Update the weights with the accumulated gradients, if there are any."""
+        """Update the weights by what was accumulated, if anything was."""
         if self._calls:
             self._update()
 
-    def _update(self) -> None:
-        if self.accumulate > 1:
-            gradients = [each.grad for each in self.parameters if each.grad is not None]
-            torch._foreach_mul_(gradients, 1.0 / self._rows)
-        limit = self.clip if self.clip > 0 else float("inf")
-        self.grad_norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
-        self.optimizer.step()
-        if self.scheduler is not None:
-            self.scheduler.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        self._calls = self._rows = 0
+    @property
+    def parameters(self) -> list[Tensor]:
+        """The parameters of the optimizer."""
+        return [each for group in self.optimizer.param_groups for each in group["params"]]
 
-    def _loss(self, batch: Mapping[str, Any]) -> Tensor:
-        packed = self._packed(batch)
-        if packed is not None and self._network is not None:
-            task = task_of(self.model.config, batch["labels"].numpy())
-            if task is not None:
-                return _mean(self._network, packed, task)
+    # A step ------------------------------------------------------------------------------------------
+
+    def _fused(self, live: LiveStep, tokens: Tokens) -> Tensor:
+        self.path = "fused"
+        self._in_buffers = True
+        # A sum, so that groups of unequal batches come out as the mean over all of their rows.
+        divisor = float(len(tokens)) if self.accumulate == 1 else 1.0
+        with self._whole_group(live):
+            total = live.backward(tokens, self._loss_of(tokens), divisor, self._calls)
+        return total if self.accumulate == 1 else total / len(tokens)
+
+    @contextmanager
+    def _whole_group(self, live: LiveStep) -> Iterator[None]:
+        """Discard the group after an error or Ctrl-C, because its gradients are incomplete."""
+        try:
+            yield
+        except BaseException:
+            live.forget()
+            self._calls = self._rows = 0
+            self._in_buffers = False
+            raise
+
+    def _by_autograd(self, batch: Mapping[str, Any], tokens: Tokens | None, rows: int, odd: str) -> Tensor:
+        with precision(self.hardware):
+            if tokens is not None and self._network is not None:
+                self.path = f"packed ({self._why_not_fused})"
+                packed = self._network.collate(tokens, np.arange(rows))
+                assert packed.labels is not None
+                loss = self._loss_of(tokens).total(self._network.logits(packed), packed.labels) / rows
+            else:
+                self.path = f"plain ({self._why_plain or odd})"
+                loss = self._own_loss(batch)
+            part = loss * rows if self.accumulate > 1 else loss
+        part.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def _own_loss(self, batch: Mapping[str, Any]) -> Tensor:
+        """Return the loss of the model's own forward."""
         device = self.hardware.device
         moved = {name: each.to(device) if isinstance(each, Tensor) else each for name, each in batch.items()}
         outputs = self.model(**moved)
@@ -97,39 +140,124 @@ class TrainStep:
             raise UsageError(f"The model gave no loss for {', '.join(map(repr, batch))}.", "A batch needs 'labels'.")
         return loss  # type: ignore[no-any-return]
 
-    def _packed(self, batch: Mapping[str, Any]) -> Batch | None:
-        """Return the batch without padding; None if it is not plain, or already on the device."""
-        if self._network is None or set(batch) - PACKABLE or "labels" not in batch or "attention_mask" not in batch:
-            return None
+    def _loss_of(self, tokens: Tokens) -> Loss:
+        task = task_of(self.model.config, tokens.labels)
+        assert task is not None
+        if self.model.config.problem_type is None:
+            self.model.config.problem_type = PROBLEM_TYPES[task.kind]  # the model's own forward notes it down, too
+        return Loss(task)
+
+    def _update(self) -> None:
+        divisor = float(self._rows) if self.accumulate > 1 else 1.0
+        if self._in_buffers and self._live is not None:
+            with self._whole_group(self._live):
+                self.grad_norm = self._live.update(divisor, self.clip)
+            for each in (self.optimizer, self._adamw):  # else torch warns that the schedule went first
+                each._opt_called = True  # type: ignore[union-attr]
+        else:
+            if self.accumulate > 1:
+                gradients = [each.grad for each in self.parameters if each.grad is not None]
+                torch._foreach_mul_(gradients, 1.0 / divisor)
+            limit = self.clip if self.clip > 0 else float("inf")
+            self.grad_norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
+            self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        if not self._in_buffers:
+            self.optimizer.zero_grad(set_to_none=True)
+        self._calls = self._rows = 0
+        self._in_buffers = False
+
+    # Choice ------------------------------------------------------------------------------------------
+
+    def _look_at_model(self) -> None:
+        """Choose a path at the first batch, and again after a change of the model or the optimizer."""
+        if self._watch is None:
+            if not self._why_plain:
+                self._choose()
+            return
+        reason = self._watch.model_changed()
+        if self._live is not None:
+            reason = reason or self._watch.changed() or self._live.why_not()
+        if not reason:
+            return
+        if self._live is not None and self._in_buffers:
+            self._live.hand_over()
+        self._live, self._in_buffers = None, False
+        self._why_not_fused = reason  # it is not taken again, because that copies all weights
+        self._choose()
+
+    def _choose(self) -> None:
+        self._network = None
+        self._why_plain = why_not_model(self.model) or _why_not_forward(self.model)
+        if self._why_plain:
+            if type(self.model).__module__.startswith("transformers."):
+                self._watch = Watch(self.model, self._adamw)  # a hook may be taken off again
+            return
+        self._why_not_fused = self._why_not_fused or self._reason_against_fused()
+        if not self._why_not_fused:
+            self._live = LiveStep(self.model, self._adamw, self.hardware)
+        self._network = Network(self.model, self.hardware.device)
+        self._watch = Watch(self.model, self._adamw)
+
+    def _reason_against_fused(self) -> str:
+        if self.hardware.device.type != "cpu":
+            return "fused steps for a loop of one's own run on the CPU"
+        if not fusable(self.model, self.hardware.device, self.hardware.bf16):
+            return why_not_fused(self.model) or "some of its weights are frozen"
+        gradient_state = getattr(self.optimizer, "gradient_state", None)
+        if gradient_state is not None and gradient_state.num_steps > 1:
+            return "the accelerator accumulates gradients"
+        return why_not_adamw(self._adamw, self.model, fused=True, everywhere=True)
+
+    def _fits_buffers(self) -> bool:
+        """Whether the fused step computes this group: no other gradients exist, and all modules are in train mode."""
+        if self._calls:
+            return self._in_buffers
+        assert self._watch is not None
+        plain = all(each.training for each in self._watch.modules) and not torch.is_autocast_enabled("cpu")
+        return plain and all(each.grad is None for each in self.parameters)
+
+    def _tokens(self, batch: Mapping[str, Any]) -> tuple[Tokens | None, str]:
+        """Return the batch without padding, or the reason why the model must compute it as it is."""
+        if self._network is None:
+            return None, ""
+        if set(batch) - PACKABLE or {"input_ids", "labels", "attention_mask"} - set(batch):
+            return None, f"the batch has {', '.join(batch)}"
         if any(not isinstance(value, torch.Tensor) or value.device.type != "cpu" for value in batch.values()):
-            return None
-        mask = batch["attention_mask"].bool()
-        lengths = mask.sum(dim=1)
-        if not bool((mask == (torch.arange(mask.shape[1]) < lengths[:, None])).all()) or not bool(lengths.all()):
-            return None  # padding on the left would shift positions
-        device = self.hardware.device
-        shift = self._network.position_shift
-        positions = torch.arange(mask.shape[1]).expand(mask.shape) + shift
-        inputs = {"input_ids": batch["input_ids"][mask], "position_ids": positions[mask]}
-        if "token_type_ids" in batch:
-            inputs["token_type_ids"] = batch["token_type_ids"][mask]
-        offsets = torch.cat((torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)))
-        return Batch(
-            {name: values[None].to(device, non_blocking=True) for name, values in inputs.items()},
-            batch["labels"].to(device, non_blocking=True),
-            make_layout(offsets.numpy(), device),
-        )
+            return None, "the batch is on the device already"
+        mask = batch["attention_mask"].numpy().astype(bool)
+        if any(value.shape != mask.shape for name, value in batch.items() if name != "labels") or mask.ndim != 2:
+            return None, "the inputs of the batch differ in shape"
+        lengths = mask.sum(axis=1)
+        if not lengths.all() or (mask != (np.arange(mask.shape[1]) < lengths[:, None])).any():
+            return None, "the batch is padded on the left, or masks tokens"  # positions would move
+        types = batch["token_type_ids"].numpy()[mask] if "token_type_ids" in batch else None
+        offsets = np.concatenate(([0], lengths.cumsum()))
+        ids, labels = batch["input_ids"].numpy(), batch["labels"].numpy()
+        tokens = Tokens(ids[mask], offsets, types, labels, Truncation(), "")
+        return (None, odd) if (odd := self._odd(tokens, mask.shape[1])) else (tokens, "")
+
+    def _odd(self, tokens: Tokens, width: int) -> str:
+        """Return why the library's forward would refuse this batch or compute it differently."""
+        config = self.model.config
+        shifted = config.model_type in SHIFTED_POSITIONS
+        if width + (config.pad_token_id + 1 if shifted else 0) > config.max_position_embeddings:
+            return "the batch is wider than the model's positions"
+        if tokens.ids.min() < 0 or tokens.ids.max() >= config.vocab_size:
+            return "a token is none of the model's"
+        if shifted and (tokens.ids == config.pad_token_id).any():
+            return "a row has the padding token inside"
+        kinds = getattr(config, "type_vocab_size", None) or 1
+        if tokens.types is not None and (tokens.types.min() < 0 or tokens.types.max() >= kinds):
+            return "a token type is none of the model's"
+        task = task_of(config, tokens.labels)
+        if task is None or tokens.labels is None or not labels_fit(tokens.labels, task):
+            return "the labels are not of the model's kind"
+        return ""
 
 
-def _packed_network(model: Any, device: torch.device) -> Network | None:
-    """Return the engine's network for a library classifier; None if the model must be called as it is."""
-    kind = type(model)
-    if not kind.__module__.startswith("transformers.") or not kind.__name__.endswith("ForSequenceClassification"):
-        return None
-    network = Network(model, device)
-    return network if network.is_packed else None
-
-
-def _mean(network: Network, batch: Batch, task: Task) -> Tensor:
-    assert batch.labels is not None
-    return Loss(task).total(network.logits(batch), batch.labels) / len(batch.labels)
+def _why_not_forward(model: Any) -> str:
+    """Return whether accelerate has wrapped a forward: it computes in a precision that the engine does not know."""
+    wrapped = any(hasattr(module, "_original_forward") for module in model.modules())
+    return "accelerate has replaced the forward method" if wrapped else ""

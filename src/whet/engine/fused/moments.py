@@ -1,4 +1,4 @@
-"""torch's AdamW and the engine's flat buffers: one state, seen from both sides."""
+"""The state of torch's AdamW and the moments in the engine's flat buffers, kept equal."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ KINDS = ("exp_avg", "exp_avg_sq")
 
 
 def updates_of(optimizer: torch.optim.Optimizer) -> int:
-    """How many updates the optimizer has made: AdamW corrects its moments by that number."""
+    """Return the number of updates the optimizer has made; AdamW corrects its moments by it."""
     return max((int(state["step"]) for state in optimizer.state.values() if state), default=0)
 
 
 def moves_others(optimizer: torch.optim.Optimizer, word: Tensor, used: Callable[[], Any]) -> bool:
-    """Whether rows of the word embedding other than the used ones are still moving."""
+    """Return whether rows of the word embedding other than the used ones have moments."""
     state = optimizer.state.get(word)
     if not state:
         return False
@@ -29,13 +29,16 @@ def moves_others(optimizer: torch.optim.Optimizer, word: Tensor, used: Callable[
 
 
 class Moments:
-    """The moments that the fused update moves, as the state of torch's optimizer."""
+    """Copies the optimizer's state into the flat buffers, and gives it views of them."""
 
     def __init__(self, flat: FlatModel, optimizer: torch.optim.Optimizer) -> None:
         self.flat, self.optimizer = flat, optimizer
+        self.steps: Tensor | None = None
+        """The number of updates of each parameter, as the optimizer has it."""
+        self._given: list[tuple[Tensor, dict[str, Tensor]]] = []
 
     def read(self) -> None:
-        """Take the optimizer's moments, of a checkpoint or of earlier steps, into the flat buffers."""
+        """Copy the optimizer's moments, from a checkpoint or earlier steps, into the flat buffers."""
         names = {id(parameter): name for name, parameter in self.flat.named.items()}
         moments = self.flat.moments()
         for parameter, state in self.optimizer.state.items():
@@ -53,11 +56,12 @@ class Moments:
         Moments are views of the flat buffers. Where those hold a part of the vocabulary, that of the word embedding is
         a copy in full size.
         """
+        self.steps, self._given = None, []
         if not updates:
             return
         moments = self.flat.moments()
-        steps = torch.full((len(self.flat.named),), float(updates), device=self._device_of_steps())
-        for step, (name, parameter) in zip(steps, self.flat.named.items(), strict=True):
+        self.steps = torch.full((len(self.flat.named),), float(updates), device=self._device_of_steps())
+        for step, (name, parameter) in zip(self.steps, self.flat.named.items(), strict=True):
             state = {"step": step}
             for kind in KINDS:
                 values = moments[f"{name}:{kind}"]
@@ -66,14 +70,34 @@ class Moments:
                     whole[torch.from_numpy(self.flat.used)] = values
                     values = whole
                 state[kind] = values
+            self._given.append((parameter, dict(state)))
             self.optimizer.state[parameter] = state
 
+    def advance(self, updates: int) -> None:
+        """Set the number of updates; the moments are views already."""
+        if self.steps is None:
+            self.write(updates)
+        else:
+            self.steps.fill_(updates)
+
+    def are_given(self) -> bool:
+        """Return whether the optimizer's state is still exactly what `write` has given."""
+        states = self.optimizer.state
+        if not self._given:
+            return not any(states.values())
+        return len(states) == len(self._given) and all(
+            (found := states.get(parameter)) is not None
+            and found.keys() == given.keys()
+            and all(found[kind] is given[kind] for kind in given)
+            for parameter, given in self._given
+        )
+
     def release(self) -> None:
-        """Every tensor of the optimizer's state gets memory of its own."""
+        """Give every tensor of the optimizer's state memory of its own."""
         for state in self.optimizer.state.values():
             state.update({kind: value.clone() for kind, value in state.items()})
 
     def _device_of_steps(self) -> torch.device:
-        """torch's fused AdamW counts on the device, its other kinds on the host."""
+        """Return the device of the step counts: torch's fused AdamW has them on the device, others on the host."""
         group = self.optimizer.param_groups[0]
         return self.flat.device if group.get("fused") or group.get("capturable") else torch.device("cpu")

@@ -12,7 +12,7 @@ import signal
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,18 +43,39 @@ TRAINERS = (
     Contender("stock bf16", True, "bf16"),
     Contender("whet", False, "auto"),
 )
+LOOPS = (
+    Contender("loop float32", True, "float32"),
+    Contender("loop bf16", True, "bf16"),
+    Contender("whet", False, "auto"),
+)
 COMPILED = Contender("stock compiled", True, "bf16", compiled=True)
 
 
 def bench_training(config: Config, *, steps: int, turns: int, echo: Echo, compiled: bool = False) -> dict[str, Any]:
     """Return milliseconds per step of each contender, the ratios, peak memory, and whether the losses agree."""
-    contenders = (COMPILED, *TRAINERS) if compiled else TRAINERS
+    return _bench(config, _trainer, (COMPILED, *TRAINERS) if compiled else TRAINERS, steps, turns, echo)
+
+
+def bench_loop(config: Config, *, steps: int, turns: int, echo: Echo) -> dict[str, Any]:
+    """Return the same for a plain training loop and for `whet.TrainStep`."""
+    return _bench(config, _loop, LOOPS, steps, turns, echo)
+
+
+def _bench(
+    config: Config,
+    work: Callable[..., None],
+    contenders: Sequence[Contender],
+    steps: int,
+    turns: int,
+    echo: Echo,
+) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="whet-bench-") as scratch:
-        workers = {who.name: _Worker(scratch, _trainer, config, who, scratch) for who in contenders}
+        workers = {who.name: _Worker(scratch, work, config, who, scratch) for who in contenders}
         try:
             times = _turns(workers, steps, turns, echo)
             memory = {name: worker.ask("memory") for name, worker in workers.items()}
-            losses = {who.name: workers[who.name].ask("losses") for who in TRAINERS}
+            losses = {who.name: workers[who.name].ask("losses") for who in contenders if not who.compiled}
+            path = workers["whet"].ask("path")
             preparing = workers["whet"].ask("preparing")
         finally:
             for worker in workers.values():
@@ -62,7 +83,13 @@ def bench_training(config: Config, *, steps: int, turns: int, echo: Echo, compil
     medians = {name: statistics.median(values) for name, values in times.items()}
     rows = config.train.batch_size
     return {
-        "job": {"model": config.model.model, "source": config.data.source, "batch_size": rows, "steps": steps},
+        "job": {
+            "model": config.model.model,
+            "source": config.data.source,
+            "batch_size": rows,
+            "steps": steps,
+            "path": path,
+        },
         "contenders": {
             name: {
                 "ms_a_step": 1000 * medians[name],
@@ -120,16 +147,17 @@ def _turns(workers: dict[str, _Worker], steps: int, turns: int, echo: Echo) -> d
 
 
 def _agreement(losses: dict[str, list[float]]) -> dict[str, Any]:
-    """Return the largest relative difference of the first losses to stock float32, with the same rows and no
+    """Return the largest relative difference of the first losses to the first contender, with the same rows and no
     dropout."""
-    reference = np.asarray(losses["stock float32"])
+    first = next(iter(losses))
+    reference = np.asarray(losses[first])
     return {
         "steps": len(reference),
-        "stock float32": reference.tolist(),
+        first: reference.tolist(),
         **{
             name: {"losses": values, "largest_difference": float(np.max(np.abs(np.asarray(values) / reference - 1)))}
             for name, values in losses.items()
-            if name != "stock float32"
+            if name != first
         },
     }
 
@@ -205,6 +233,12 @@ def _trainer(pipe: Any, config: Config, who: Contender, scratch: str) -> None:
 
     make = bench_contenders.stock_trainer if who.stock else bench_contenders.whet_trainer
     _serve(pipe, lambda: make(config, who, scratch))
+
+
+def _loop(pipe: Any, config: Config, who: Contender, scratch: str) -> None:
+    from whet.tools.bench import loops as bench_loops
+
+    _serve(pipe, lambda: bench_loops.loop(config, who))
 
 
 def _pipeline(pipe: Any, folder: str, texts: list[Any], device: str) -> None:

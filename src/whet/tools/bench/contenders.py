@@ -24,7 +24,7 @@ def whet_trainer(config: Config, who: Contender, scratch: str) -> Answers:
     from whet.utils.device import synchronize
     from whet.utils.memory import peak_memory_mb
 
-    job = _job(config, who.precision)
+    job = make_bench_job(config, who.precision)
     done, preparing = 0, 0.0
 
     def steps(count: int, job: Any = job) -> None:
@@ -46,7 +46,7 @@ def whet_trainer(config: Config, who: Contender, scratch: str) -> Answers:
         return seconds(lambda: steps(count)) / count
 
     def losses() -> list[float]:
-        quiet = _job(config, who.precision, dropout=False)
+        quiet = make_bench_job(config, who.precision, dropout=False)
         found = []
         for step in range(CHECK_STEPS):
             rows = quiet.feed.order.at(step)
@@ -59,6 +59,7 @@ def whet_trainer(config: Config, who: Contender, scratch: str) -> Answers:
         "turn": turn,
         "memory": lambda: peak_memory_mb(job.hardware.device),
         "losses": losses,
+        "path": lambda: job.network.path,
         "preparing": lambda: preparing,
     }
 
@@ -71,7 +72,7 @@ def stock_trainer(config: Config, who: Contender, scratch: str) -> Answers:
     from whet.utils.device import synchronize
     from whet.utils.memory import peak_memory_mb
 
-    job = _job(config, "float32", engine=False)
+    job = make_bench_job(config, "float32", engine=False)
     device = job.hardware.device
     # Compiled code belongs to one model: a new one in the next turn would be compiled again.
     kept = job.model() if who.compiled else None
@@ -86,7 +87,7 @@ def stock_trainer(config: Config, who: Contender, scratch: str) -> Answers:
         return float(clock.seconds / count)
 
     def losses() -> list[float]:
-        plain = _job(config, "float32", engine=False, dropout=False)
+        plain = make_bench_job(config, "float32", engine=False, dropout=False)
         trainer = _stock(plain, who, scratch, CHECK_STEPS, rate=config.train.learning_rate, log=1)
         trainer._get_train_sampler = lambda *a, **k: _same_order(plain)
         trainer.train()
@@ -148,7 +149,7 @@ def _warm_part(rows: list[Any]) -> list[Any]:
     return rows[: max(1, len(rows) // 8)]
 
 
-def _job(config: Config, precision: str, *, engine: bool = True, dropout: bool = True) -> Any:
+def make_bench_job(config: Config, precision: str, *, engine: bool = True, dropout: bool = True) -> Any:
     """Build a job up to the first step; without dropout to compare losses."""
     from whet.training.setup import make_job, make_tokens, read_examples
 

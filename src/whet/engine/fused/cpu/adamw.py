@@ -21,6 +21,8 @@ class AdamW:
     beta2: float
     epsilon: float
     weight_decay: float
+    everywhere: bool = False
+    """Whether biases and norms decay, too."""
 
     @classmethod
     def of(cls, config: TrainConfig) -> AdamW:
@@ -56,9 +58,9 @@ def update_on_cpu(flat: FlatModel, rule: AdamW, step: int, rate: float, scale: f
     stay in the caches.
     """
     scratch = torch.empty(CHUNK)
-    number, inverse = torch.tensor(float(step)), None if scale == 1.0 else torch.tensor(1.0 / scale)
+    number, inverse = torch.tensor(float(step)), None if scale == 1.0 else 1.0 / torch.tensor(scale)
     for group in flat.groups():
-        for start, end, decay in _spans(group, rule.weight_decay):
+        for start, end, decay in _spans(group, rule):
             if group is flat.matrices and _within(start, end, idle):
                 continue
             part = slice(start, end)
@@ -87,9 +89,10 @@ def _within(start: int, end: int, idle: range) -> bool:
     return idle.start <= start and end <= idle.stop
 
 
-def _spans(group: Group, decay: float) -> Iterator[tuple[int, int, float]]:
+def _spans(group: Group, rule: AdamW) -> Iterator[tuple[int, int, float]]:
     """Yield chunks that do not cross the boundary between elements with and without decay."""
-    for low, high, rate in ((0, group.decays_until, decay), (group.decays_until, group.size, 0.0)):
+    rest = rule.weight_decay if rule.everywhere else 0.0
+    for low, high, rate in ((0, group.decays_until, rule.weight_decay), (group.decays_until, group.size, rest)):
         for start in range(low, high, CHUNK):
             yield start, min(high, start + CHUNK), rate
 
