@@ -130,15 +130,27 @@ def test_an_interrupted_tuning_goes_on_with_the_trial_it_was_in(
     with monkeypatch.context() as patched:
         patched.setattr(module._Watcher, "_judge", interrupt)
         with pytest.raises(Interrupted):
-            whet.tune(reviews, **small)
+            whet.tune(reviews, **{**small, "trials": 2})
     begun = RunFolder(Path("tuning/reviews-001/trial-001"))
     assert not begun.finished
     settings = begun.config.train
-    tuning = whet.tune(reviews, **small)
+    tuning = whet.tune(reviews, **{**small, "trials": 2})
     assert tuning.path == Path("tuning/reviews-001")
-    assert [line.name for line in tuning.outcome.trials] == ["default", "trial-001", "trial-002"]
+    assert [line.name for line in tuning.outcome.trials] == ["default", "trial-001"]
     assert begun.finished
     assert begun.config.train == settings
+
+
+def test_time_for_the_default_alone_is_no_answer_and_more_time_goes_on(
+    reviews: Path, small: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_refuse_too_little_time", lambda default, asked: None)
+        with pytest.raises(UsageError, match="time for the default alone"):
+            whet.tune(reviews, **{**small, "minutes": 0.001})
+    assert not TuningFolder(Path("tuning/reviews-001")).result
+    outcome = whet.tune(reviews, **{**small, "trials": 2}).outcome
+    assert [line.name for line in outcome.trials] == ["default", "trial-001"]
 
 
 def test_a_trial_that_diverges_or_is_stopped_does_not_end_the_tuning(

@@ -197,6 +197,7 @@ class _Tuner:
             self._try(self.search.next())
             self._make_room()
             gc.collect()
+        self._refuse_default_alone()
         outcome = self._outcome()
         self._write_page(outcome)
         self.folder.files.write_json(RESULT, outcome.as_dict())
@@ -208,6 +209,17 @@ class _Tuner:
             return False
         shortest = min((trial.seconds for trial in done if trial.state == FINISHED), default=0.0)
         return not done or self._left(done) > shortest
+
+    def _refuse_default_alone(self) -> None:
+        """There is nothing to compare yet; with more time, the same command goes on after the default."""
+        done = self.search.trials()
+        if len(done) > 1:
+            return
+        took = done[0].seconds
+        raise UsageError(
+            f"There was time for the default alone, which took {duration(took)} of --minutes {self.asked.minutes:g}.",
+            f"Run the same command with --minutes {max(1, math.ceil(10 * took / 60))} to go on after it.",
+        )
 
     def _left(self, done: list[Trial]) -> float:
         return self.asked.minutes * 60 - sum(trial.seconds for trial in done)
