@@ -22,8 +22,9 @@ from whet.tools.selftest.tiny_run import train_arguments, write_rows
 ROOT = Path(__file__).parent.parent
 PAGES = {
     path.name: path.read_text(encoding="utf-8")
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
     if path.name != "experiments.md"  # names flags of the scripts in benchmarks/
+    and path.parent.name != "reference"  # made from the code
 }
 FOREIGN = {"--max-restarts", "--num_machines", "--num_processes", "--multi_gpu", "--cpu", "--requeue", "--half"}
 """Flags of torchrun, accelerate, Slurm and of scripts beside the package."""
