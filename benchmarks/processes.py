@@ -30,7 +30,7 @@ def main() -> None:
     if "LOCAL_RANK" in os.environ:
         measure(chosen)
         return
-    print("| processes | tokens/s each | tokens/s together | ms a step | of that summing gradients | gradients, MB |")
+    print("| processes | tokens/s each | tokens/s together | ms per step | of that summing gradients | gradients, MB |")
     print("|---|---|---|---|---|---|")
     for count in chosen.processes:
         found = started(count)

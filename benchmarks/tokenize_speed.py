@@ -90,7 +90,7 @@ def _compare(mapped: Any, tokens: Tokens) -> None:
 
 
 def _print(seconds: dict[str, list[float]], rows: int) -> None:
-    print(f"\n{'':<14}{'seconds (median)':>18}{'all':>30}{'rows a second':>16}")
+    print(f"\n{'':<14}{'seconds (median)':>18}{'all':>30}{'rows per second':>16}")
     for name, each in seconds.items():
         middle = statistics.median(each)
         every = " ".join(f"{value:.2f}" for value in each)

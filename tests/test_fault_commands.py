@@ -211,7 +211,7 @@ def test_out_of_real_memory_takes_smaller_batches_and_the_same_steps(warm: ForkS
     arguments = train_arguments(tmp_path / "many.csv", tmp_path / "wide", tmp_path / "run", **changes)
     status, said = command(warm, tmp_path / "home", arguments, limits={"RLIMIT_AS": 800 * 2**20})
     assert status == 0, said
-    assert said.count("Out of memory: micro-batches of 512 rows from here on, the same rows a step.") == 1
+    assert said.count("Out of memory: micro-batches of 512 rows from here on, the same rows per step.") == 1
     assert RunFolder.open(tmp_path / "run").records()[-1].step == 1
 
 

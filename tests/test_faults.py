@@ -219,7 +219,7 @@ def test_a_run_folder_of_another_run_is_not_overwritten(source: Path, model: Pat
     whet.fit(source, **settings(model))
     before = run_contents(Path("run"))
     without_end(Path("run"))
-    with pytest.raises(UsageError, match="was begun with other settings: seed was 42, is 5"):
+    with pytest.raises(UsageError, match="was started with other settings: seed was 42, is 5"):
         whet.fit(source, **settings(model, seed=5))
     assert before["files"] == run_contents(Path("run"))["files"]
 

@@ -30,7 +30,7 @@ def test_they_are_told_in_words() -> None:
     facts = several_labels(LABELS, ("a", "b", "c"))
     assert per_row(facts["labels_a_row"]) == "1.2 on average, at most 2; 25% of the rows have none"
     assert together(facts["together"]) == "'b' and 'a' (2 rows, 100% of those with 'b')"
-    assert [name for name, _ in facts_of(facts)] == ["labels a row", "labels most often together"]
+    assert [name for name, _ in facts_of(facts)] == ["labels per row", "labels most often together"]
     assert facts_of({"rows": 4}) == []
 
 

@@ -131,7 +131,7 @@ class TrainConfig:
     )
     epochs: float = setting(3.0, "passes over the training rows", "--epochs")
     max_steps: int | None = setting(None, "stop after this many steps", "--max-steps")
-    batch_size: int = setting(16, "rows a step, over all processes", "--batch-size")
+    batch_size: int = setting(16, "rows per step, over all processes", "--batch-size")
     accumulate: int = setting(1, "micro-batches a step", "--accumulate")
     learning_rate: float = setting(5e-5, "peak learning rate", "--lr")
     schedule: Literal["linear", "cosine", "constant"] = setting("linear", "how the rate falls", "--schedule")
@@ -147,7 +147,7 @@ class TrainConfig:
     class_weights: Literal["none", "balanced"] = setting("none", "weigh the loss by class", "--class-weights")
     label_smoothing: float = setting(0.0, "share of the target spread over all classes")
     contrastive: float = setting(0.0, "share of the supervised contrastive loss, 0 to 1", "--contrastive")
-    average: float = setting(0.0, "decay a step of the running mean of the weights; 0 keeps none", "--average")
+    average: float = setting(0.0, "decay per step of the running mean of the weights; 0 keeps none", "--average")
     precision: Literal["auto", "float32", "bf16"] = setting(
         "auto", "auto takes bf16 where the device has it natively", "--precision"
     )
@@ -182,7 +182,7 @@ class EvaluateConfig:
     )
     patience: int | None = setting(None, "stop after this many evaluations without a better one", "--patience")
     min_improvement: float = setting(0.0, "what counts as better")
-    probe_rows: int = setting(500, "training rows measured in evaluation mode beside the validation rows")
+    probe_rows: int = setting(500, "training rows evaluated together with the validation rows")
 
     def __post_init__(self) -> None:
         for name in ("evaluations", "probe_rows"):
@@ -202,14 +202,14 @@ class RunConfig:
     save_every: int | None = setting(
         None, "checkpoint every so many steps (default: at each evaluation)", "--save-every", changes="records"
     )
-    keep: int = setting(2, "checkpoints kept besides the best", "--keep", changes="nothing")
+    keep: int = setting(2, "checkpoints kept in addition to the best", "--keep", changes="nothing")
     log_every: int | None = setting(
         None, "record the training loss every so many steps", "--log-every", changes="records"
     )
     max_minutes: float | None = setting(
         None, "save and leave with exit code 75 after this long", "--max-minutes", changes="nothing"
     )
-    offline: bool = setting(False, "never ask the model hub", "--offline", changes="nothing")
+    offline: bool = setting(False, "never contact the model hub", "--offline", changes="nothing")
     report_to: tuple[str, ...] = setting(
         (), "trackers: tensorboard, wandb, mlflow, trackio", "--report-to", changes="nothing"
     )

@@ -56,7 +56,7 @@ def test_a_missing_label_column_is_named_in_one_line(
     assert main(["evaluate", model, path, "--label", "sport,food,money"]) == 2
     error = capsys.readouterr().err.splitlines()
     assert error[0] == "whet: a.csv: no column is named for the model's label 'travel'."
-    assert error[1].strip() == "Say --label sport,food,money,travel"
+    assert error[1].strip() == "Use --label sport,food,money,travel"
 
 
 def test_rows_with_none_of_the_labels_are_scored_and_unknown_ones_left_out(
@@ -67,4 +67,4 @@ def test_rows_with_none_of_the_labels_are_scored_and_unknown_ones_left_out(
     found = scores(capsys, model, str(path))
     assert (found["rows"], found["unknown_labels"], found["unlabelled"]) == (12, 6, 0)
     assert main(["evaluate", model, str(path)]) == 0
-    assert "left out: 6 rows with a label that the model does not know" in capsys.readouterr().out
+    assert "left out: 6 rows with a label that is unknown to the model" in capsys.readouterr().out

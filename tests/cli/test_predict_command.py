@@ -66,7 +66,7 @@ def test_a_column_that_is_there_already_is_named(
     (tmp_path / "new.csv").write_text(as_table([{**row, "predicted": "x"} for row in ROWS]))
     found = table(labelled(model, tmp_path / "new.csv", tmp_path / "out.csv"))
     assert [(row["predicted"], row["predicted_2"] in ("bad", "good")) for row in found] == [("x", True)] * 2
-    assert "The input has 'label' of its own; what the model says is in 'predicted_2'." in capsys.readouterr().err
+    assert "The input has 'label' of its own; the model's answer is in 'predicted_2'." in capsys.readouterr().err
 
 
 def test_without_a_label_of_its_own_the_label_is_called_so(model: str, tmp_path: Path) -> None:

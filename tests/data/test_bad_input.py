@@ -62,7 +62,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
         ("nul.jsonl", '{"text": "a\\u0000b", "label": "x"}\n', "every row"),
         ("double.csv", "text,text,label\na,b,c\n", "names 'text' more than once"),
         ("cut.jsonl", '{"text": "a", "label": "b"}\n{"text": "c", "lab', "cut.jsonl:2: this is not JSON"),
-        ("twice.jsonl", '{"text": "a", "text": "b", "label": 1}\n', "stands twice in one object"),
+        ("twice.jsonl", '{"text": "a", "text": "b", "label": 1}\n', "occurs twice in one object"),
         ("deep.json", "[" * 100_000, "deep.json:1: this is not JSON"),
         ("rows.jsonl", "[1, 2]\n", "not an object"),
         ("fake.parquet", "PAR1 but not really", "cannot be read as Parquet"),

@@ -53,7 +53,7 @@ def test_two_possible_texts_are_listed() -> None:
 
 
 def test_two_possible_labels_are_listed() -> None:
-    with pytest.raises(DataError, match=r"label: Farbe, Form\. Say which: label='NAME'$"):
+    with pytest.raises(DataError, match=r"label: Farbe, Form\. Choose one: label='NAME'$"):
         load({"text": TEXTS, "Farbe": LABELS, "Form": LABELS[::-1]})
 
 

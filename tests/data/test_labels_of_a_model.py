@@ -62,7 +62,7 @@ def test_a_column_that_is_no_label_of_the_model_is_named() -> None:
 
 
 def test_several_columns_for_a_model_with_one_answer_are_refused() -> None:
-    with pytest.raises(DataError, match="4 label columns are named, and the model gives one answer a row"):
+    with pytest.raises(DataError, match="4 label columns are named, and the model gives one answer per row"):
         read(table(), "sport,food,money,travel", Task("binary", ("no", "yes")))
 
 

@@ -38,7 +38,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_without_a_network_the_hub_is_tried_once(attempts: list[Any]) -> None:
     for load in (load_tokenizer, load_config):
-        with pytest.raises(EnvironmentFault, match=r"'no-such-model' cannot be had: .* Check the name"):
+        with pytest.raises(EnvironmentFault, match=r"'no-such-model' cannot be loaded: .* Check the name"):
             load("no-such-model", ModelConfig())
     assert len(attempts) == 1
 

@@ -34,7 +34,7 @@ class BatchLabeller:
         self.raw = raw
         named = (text or self.model.columns.get("text"), pair or self.model.columns.get("pair"))
         if named[0] is None:
-            raise UsageError(f"{str(run)!r} does not say which column holds the texts.", "Name it: text='…'.")
+            raise UsageError(f"{str(run)!r} does not name the column of the texts.", "Name it: text='…'.")
         self.texts = tuple(name for name in named if name is not None)
         self.model.refuse_other_kind(len(self.texts) == 2, "was given")
         self.types = answer_types(self.model.task, self.model.decisions)

@@ -65,7 +65,7 @@ def bench(what_or_source: str | None, source: str | None, as_json: bool, **chose
 def _show(result: dict[str, Any]) -> None:
     job = result["job"]
     click.echo("  ".join(f"{name} {value}" for name, value in job.items()))
-    click.echo(f"{'':<16}{'ms a step':>11}{'rows a second':>15}{'peak MB':>10}{'whet is faster by':>19}")
+    click.echo(f"{'':<16}{'ms per step':>11}{'rows per second':>15}{'peak MB':>10}{'whet is faster by':>19}")
     for name, row in result["contenders"].items():
         step = f"{row['ms_a_step']:.1f}" if "ms_a_step" in row else ""
         ratio = "" if name == "whet" else f"{row['ratio']:.2f} times"

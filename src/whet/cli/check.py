@@ -187,7 +187,7 @@ def _several_labels(console: Console, report: Audit) -> None:
 
     name, facts = next(iter(report.splits.items()))
     if "labels_a_row" in facts:
-        console.print(Text(f"Labels a row of {shown(name)}: {per_row(facts['labels_a_row'])}."))
+        console.print(Text(f"Labels per row of {shown(name)}: {per_row(facts['labels_a_row'])}."))
     if facts.get("together"):
         console.print(Text(f"Most often together: {together(facts['together'], 3)}."))
 

@@ -18,15 +18,15 @@ COMMANDS = {
     "decide": ("whet.cli.decide:decide", "Choose thresholds, rows for a person, sets of labels."),
     "serve": ("whet.cli.serve:serve", "Answer HTTP requests with a trained model."),
     "export": ("whet.cli.export:export", "Write a model for onnxruntime, with proof."),
-    "check": ("whet.cli.check:check", "Say what is in a data source and what is wrong with it."),
-    "runs": ("whet.cli.runs:runs", "List the runs there are."),
-    "verdict": ("whet.cli.verdict:verdict", "Say what the learning curves of a run mean."),
+    "check": ("whet.cli.check:check", "Show what is in a data source and what is wrong with it."),
+    "runs": ("whet.cli.runs:runs", "List the runs in a folder."),
+    "verdict": ("whet.cli.verdict:verdict", "Explain what the learning curves of a run mean."),
     "compare": ("whet.cli.compare:compare", "Compare runs: settings, scores, significance."),
     "report": ("whet.cli.report:report", "Write the report of a run."),
     "watch": ("whet.cli.watch:watch", "Show runs as a live page."),
     "bench": ("whet.cli.bench:bench", "Run the stock library and whet side by side on this machine."),
     "selftest": ("whet.cli.selftest:selftest", "Kill, resume and corrupt a small run here, and compare to the bit."),
-    "cache": ("whet.cli.cache:cache", "Show or clear what was kept for next time."),
+    "cache": ("whet.cli.cache:cache", "Show or clear the cache."),
 }
 
 

@@ -42,7 +42,7 @@ def evaluate(run: str, source: str, trust_remote_code: bool | None, as_json: boo
     for split, result in results.items():
         click.echo(f"{split}: {_rows(result['rows'])}")
         if result["unknown_labels"]:
-            click.echo(f"  left out: {_rows(result['unknown_labels'])} with a label that the model does not know")
+            click.echo(f"  left out: {_rows(result['unknown_labels'])} with a label that is unknown to the model")
         if result["unlabelled"]:
             click.echo(f"  left out: {_rows(result['unlabelled'])} without a label")
         if result["absent_labels"]:

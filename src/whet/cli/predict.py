@@ -249,7 +249,7 @@ def _write(
     write_rows(path, columns, chunks, [{names[name]: value for name, value in line.items()} for line in added])
     if moved := {name: other for name, other in names.items() if name != other}:
         taken, instead = (", ".join(map(repr, each)) for each in (moved, moved.values()))
-        click.echo(f"The input has {taken} of its own; what the model says is in {instead}.", err=True)
+        click.echo(f"The input has {taken} of its own; the model's answer is in {instead}.", err=True)
     click.echo(f"{len(added)} predictions in {path}", err=True)
 
 

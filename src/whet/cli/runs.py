@@ -25,7 +25,9 @@ def runs(folder: Path, as_json: bool) -> None:
     from whet.runs.summary import list_runs
 
     if not folder.is_dir() and folder != Path("runs"):
-        raise UsageError(f"There is no folder {str(folder)!r}.", "Runs are kept in runs/ unless --run says else.")
+        raise UsageError(
+            f"There is no folder {str(folder)!r}.", "Runs are stored in runs/ unless --run names another folder."
+        )
     found = list_runs(folder)
     if as_json:
         click.echo(json_text([line.as_dict() for line in found]))

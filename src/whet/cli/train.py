@@ -54,7 +54,7 @@ COMMON = (
 @click.option("--restarts", type=click.IntRange(0), default=0, help="How often to go on after a process died [0].")
 @click.option("--accept-changes", is_flag=True, help="Resume although settings or data changed.")
 @click.option("--live", is_flag=True, help="Show the run as a live page on this machine.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and stop.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and stop.")
 @click.option("--quiet", is_flag=True, help="No progress, only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def train(

@@ -68,7 +68,7 @@ def expand_home(name: str) -> Path:
         return Path(name).expanduser()
     except RuntimeError:  # a container may run as a user without an account
         raise EnvironmentFault(
-            f"There is no home folder for {name!r}: HOME is not set, and the system does not know of one.",
+            f"There is no home folder for {name!r}: HOME is not set, and the system has none either.",
             "Set HOME, or set WHET_CACHE to a folder that can be written and give paths without ~.",
         ) from None
 

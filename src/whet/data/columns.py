@@ -239,7 +239,7 @@ def _missing(split: RawSplit, flag: str, name: str) -> DataError:
     inside = f" Inside its objects: {_listed(split.inner)}." if split.inner else ""
     return split.error(
         f"the column {name!r} {reason}.",
-        f"Columns: {_listed(split.columns)}.{inside} Say --{flag} NAME.",
+        f"Columns: {_listed(split.columns)}.{inside} Use --{flag} NAME.",
     )
 
 
@@ -271,10 +271,10 @@ def _choose_label(split: RawSplit, profiles: Sequence[Profile], config: DataConf
             likeliest = ",".join(switches) if len(switches) == len(alike) else likeliest
         raise _ambiguous(split, "the label", alike, hint, ("--label", likeliest))
     why = f" {passed_over(profiles, '')}" if passed_over(profiles, "") else ""
-    hint = "If the first word of each line is its label, say --delimiter space. " if split.label_hint else ""
+    hint = "If the first word of each line is its label, use --delimiter space. " if split.label_hint else ""
     raise split.error(
         f"there is no column that looks like a label.{why}",
-        f"{hint}Columns: {_listed(split.columns)}. Say which one with --label NAME.",
+        f"{hint}Columns: {_listed(split.columns)}. Choose one with --label NAME.",
         go_on=split.label_hint,
     )
 
@@ -327,7 +327,7 @@ def _choose_texts(
     of_label = f" besides the label {label!r}" if label else ""
     raise split.error(
         f"there is no column that looks like text{of_label}.",
-        f"Columns: {_listed(split.columns)}. Say which one with --text NAME.",
+        f"Columns: {_listed(split.columns)}. Choose one with --text NAME.",
     )
 
 
@@ -341,4 +341,4 @@ def _ambiguous(
     split: RawSplit, what: str, candidates: Sequence[Profile], hint: str, go_on: tuple[str, str]
 ) -> DataError:
     listed = _listed([p.name for p in candidates])
-    return split.error(f"more than one column may be {what}: {listed}.", f"Say which: {hint}", go_on=go_on)
+    return split.error(f"more than one column may be {what}: {listed}.", f"Choose one: {hint}", go_on=go_on)

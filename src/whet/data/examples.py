@@ -370,7 +370,7 @@ def _unseen(origin: RawSplit, strange: Mapping[str, int], reader: LabelReader) -
     )
 
 
-_NO_LABEL = "; if a row may have none of the labels, or several, say --task multilabel."
+_NO_LABEL = "; if a row may have none of the labels, or several, use --task multilabel."
 _NONE = {"binary": _NO_LABEL, "multiclass": _NO_LABEL}
 _SPOKEN = {
     "whole": "whole numbers",

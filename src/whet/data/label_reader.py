@@ -105,7 +105,7 @@ class LabelReader:
                 if value is not None and not is_number(value):
                     raise split.error(
                         f"the label {value!r} is not a number.",
-                        "Regression needs numbers (3.5, not 3,5); for classes say --task multiclass.",
+                        "Regression needs numbers (3.5, not 3,5); for classes use --task multiclass.",
                         row=split.number(before + offset),
                         column=self.column,
                     ) from None

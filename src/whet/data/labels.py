@@ -39,7 +39,7 @@ def understand_labels(splits: Mapping[str, RawSplit], columns: Columns, config: 
     names = label_columns(train, columns.label)
     if len(names) > 1:
         task = Task("multilabel", tuple(names))
-        return LabelReader(task, columns.label, switches=tuple(names), note="one column a label")
+        return LabelReader(task, columns.label, switches=tuple(names), note="one column per label")
     found = survey(train, columns.label)
     declared = train.class_names.get(columns.label)
     if config.task == "regression":
@@ -82,7 +82,7 @@ def _columns_of_labels(split: RawSplit, names: Sequence[str], task: Task) -> tup
     """Return the 0/1 columns in the order of the model's labels, matched by name and never by position."""
     if task.kind != "multilabel":
         raise split.error(
-            f"{len(names)} label columns are named, and the model gives one answer a row ({task.kind}).",
+            f"{len(names)} label columns are named, and the model gives one answer per row ({task.kind}).",
             "Name one column with --label.",
         )
     of = {own_name(name, task.labels): name for name in names}
@@ -90,7 +90,7 @@ def _columns_of_labels(split: RawSplit, names: Sequence[str], task: Task) -> tup
         hint = f"Its labels are {', '.join(map(neutral, task.labels))}; name their columns with --label."
         raise split.error(f"the model has no label {_quoted(unknown)}.", hint)
     if missing := [label for label in task.labels if label not in of]:
-        hint = f"Say --label {shlex.quote(neutral(','.join(task.labels)))}"
+        hint = f"Use --label {shlex.quote(neutral(','.join(task.labels)))}"
         raise split.error(f"no column is named for the model's label {_quoted(missing)}.", hint)
     return tuple(of[label] for label in task.labels)
 
@@ -114,7 +114,7 @@ def _from_values(train: RawSplit, found: Survey, column: str, config: DataConfig
         if all(is_number(v) or DECIMAL_COMMA.fullmatch(v.strip()) for v in values):
             raise train.error(
                 f"the labels look like numbers with a decimal comma, such as {values[0]!r}.",
-                "Write them with a point for regression, or say --task multiclass if they are names.",
+                "Write them with a point for regression, or use --task multiclass if they are names.",
                 column=column,
             )
         several = _several_in_a_cell(train, found, column, config)
@@ -137,7 +137,7 @@ def _whole_numbers(train: RawSplit, found: Survey, column: str, config: DataConf
         if len(numbers) > 1:
             raise train.error(
                 f"{count} training rows have the label -1, which means unlabelled.",
-                "Leave them out with --drop unlabelled; if -1 is a class of its own, say --task "
+                "Leave them out with --drop unlabelled; if -1 is a class of its own, use --task "
                 f"{'binary' if len(numbers) == 2 else 'multiclass'}.",
                 column=column,
                 go_on=config.dropping("unlabelled"),
@@ -145,7 +145,7 @@ def _whole_numbers(train: RawSplit, found: Survey, column: str, config: DataConf
     if len(numbers) > MAX_WHOLE_NUMBERS and not asked:
         raise train.error(
             f"the label has {len(numbers)} different whole numbers: classes or a quantity?",
-            "Say --task multiclass or --task regression.",
+            "Use --task multiclass or --task regression.",
             column=column,
             go_on=("--task", "regression"),
         )
@@ -166,7 +166,7 @@ def _several_in_a_cell(train: RawSplit, found: Survey, column: str, config: Data
         example = next(value for value in values if doubtful in value)
         raise train.error(
             f"the label {example!r} may be one label or several separated by {doubtful!r}.",
-            f"Say --task multiclass, or --label-delimiter '{doubtful}'.",
+            f"Use --task multiclass, or --label-delimiter '{doubtful}'.",
             column=column,
             go_on=("--task", "multiclass"),
         )
@@ -184,7 +184,7 @@ def _multilabel(
     if config.task not in ("auto", "multilabel"):
         raise train.error(
             f"the task is {config.task}, but the cells hold several labels.",
-            "Say --task multilabel.",
+            "Use --task multilabel.",
             column=column,
         )
     delimiter = config.label_delimiter or delimiter

@@ -115,7 +115,7 @@ def _refuse_other(folder: TuningFolder, asked: dict[str, Any]) -> None:
         changed.append("the data has changed")
     if changed:
         raise UsageError(
-            f"The tuning {str(folder.path)!r} was begun with other settings: {'; '.join(changed)}.",
+            f"The tuning {str(folder.path)!r} was started with other settings: {'; '.join(changed)}.",
             "Choose another --run.",
         )
 

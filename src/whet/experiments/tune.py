@@ -148,7 +148,7 @@ def _refuse_too_little_time(default: Config, asked: Asked) -> None:
         enough = max(1, math.ceil(10 * seconds / 60))
         raise UsageError(
             f"--minutes is {asked.minutes:g}, and one training takes about {duration(seconds)}.",
-            f"Say --minutes {enough} for about ten of them, or make each shorter with --epochs.",
+            f"Use --minutes {enough} for about ten of them, or make each shorter with --epochs.",
         )
 
 

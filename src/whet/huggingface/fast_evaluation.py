@@ -26,7 +26,7 @@ def hardware_of(trainer: Any) -> Hardware:
     device = trainer.args.device
     if device.type == "cpu":
         device = torch.device("cpu")  # each of several processes has its "cpu:0", to which torch would copy tensors
-    return Hardware(device, "bf16" if bf16 else "float32", "as the TrainingArguments say")
+    return Hardware(device, "bf16" if bf16 else "float32", "from the TrainingArguments")
 
 
 def loss_of(trainer: Any, tokens: Tokens) -> Loss:

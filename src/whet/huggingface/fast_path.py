@@ -124,9 +124,8 @@ def unknown_version() -> str:
         except (OSError, KeyError, TypeError):
             return f"the source of transformers.Trainer.{name} cannot be read"
         if fingerprint(source) not in known:
-            return (
-                f"transformers {transformers.__version__} has a Trainer.{name} that this version of whet does not know"
-            )
+            version = transformers.__version__
+            return f"transformers {version} has a Trainer.{name} that was not compared with this version of whet"
     return ""
 
 
@@ -326,5 +325,5 @@ def _of_labels(trainer: Any, table: Table, *, training: bool) -> str:
     if wanted == "int" and not 0 <= labels.min() <= labels.max() < task.outputs:
         return "a label is none of the model's"
     if trainer.label_smoother is not None and wanted != "int":
-        return "labels are smoothed that are not one class a row"
+        return "labels are smoothed that are not one class per row"
     return ""

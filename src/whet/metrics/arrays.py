@@ -23,7 +23,7 @@ def as_array(values: Any, name: str) -> Array:
         raise UsageError(f"{name} is missing.", f"Pass {name}=.")
     if isinstance(values, str | bytes | Mapping | Set):
         raise UsageError(
-            f"{name} is a {type(values).__name__}, but one value a row is expected.",
+            f"{name} is a {type(values).__name__}, but one value per row is expected.",
             "Pass a list or an array.",
         )
     array = _converted(values, name)
@@ -49,7 +49,7 @@ def check_rows(labels: Array, predictions: Array, names: tuple[str, str] = ("lab
     """Raise unless both have at least one row, and the same number of rows."""
     for array, name in zip((labels, predictions), names, strict=True):
         if array.ndim == 0:
-            raise UsageError(f"{name} is the single value {array.item()!r}.", "Pass one value a row.")
+            raise UsageError(f"{name} is the single value {array.item()!r}.", "Pass one value per row.")
         if len(array) == 0:
             raise UsageError(f"{name} is empty: there is nothing to score.")
     if len(labels) != len(predictions):

@@ -48,7 +48,7 @@ def check_whole(spec: MetricSpec, truth: Array, predicted: Array) -> None:
     """Make the checks that need all batches."""
     if spec.takes == "scores" and truth.ndim == 1 and predicted.ndim == 2 and predicted.shape[1] == 2:
         raise UsageError(
-            f"prediction_scores has shape {predicted.shape}, but two classes take one score a row.",
+            f"prediction_scores has shape {predicted.shape}, but two classes take one score per row.",
             "Pass the positive class's column: scores[:, 1].",
         )
 

@@ -79,7 +79,7 @@ def _matthews(references: Array, predictions: Array, sample_weight: Any = None, 
     if references.ndim == 1:
         return {"matthews_correlation": float(matthews_corrcoef(references, predictions, sample_weight=sample_weight))}
     if average not in (None, "macro"):
-        raise UsageError(f"average={average!r} is unknown.", "Choose 'macro', or None for one value a label.")
+        raise UsageError(f"average={average!r} is unknown.", "Choose 'macro', or None for one value per label.")
     columns = zip(references.T, predictions.T, strict=True)
     each = [float(matthews_corrcoef(*column, sample_weight=sample_weight)) for column in columns]
     return {"matthews_correlation": sum(each) / len(each) if average == "macro" else each}

@@ -91,7 +91,7 @@ def matthews_correlation(labels: Any, predictions: Any) -> float:
     """Correlation between labels and predictions, for any number of classes."""
     truth, predicted = _labels(labels, predictions)
     if truth.ndim == 2:
-        raise UsageError("matthews_correlation takes one label a row.", "Score each column by itself.")
+        raise UsageError("matthews_correlation takes one label per row.", "Score each column by itself.")
     return float(of.matthews(of.count(truth, predicted)))
 
 
@@ -300,7 +300,7 @@ def checked(task: str, logits: Any, labels: Any) -> tuple[Array, Array]:
         return outputs, truth.astype(np.int64)
     truth = flat_column(truth)
     if truth.ndim != 1:
-        raise UsageError(f"labels has shape {truth.shape}, but {task} takes one label a row.")
+        raise UsageError(f"labels has shape {truth.shape}, but {task} takes one label per row.")
     if task == "regression":
         return outputs, as_floats(truth, "labels")
     _check_classes(truth, outputs.shape[1])

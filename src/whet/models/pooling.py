@@ -80,7 +80,7 @@ def set_pooling(model: Any, pooling: str) -> None:
     if pooling == "first" or has_mean_layer(config):
         return
     if reason := why_no_mean(config):
-        raise UsageError(f"pooling is 'mean', and {reason}.", "Leave --pooling out, or say --pooling first.")
+        raise UsageError(f"pooling is 'mean', and {reason}.", "Leave --pooling out, or use --pooling first.")
     append_mean_layer(model)
 
 

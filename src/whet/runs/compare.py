@@ -262,7 +262,7 @@ def _score_from(best: Evaluation | None, metric: str) -> Interval | None:
 def _start(folder: RunFolder, records: list[Record]) -> Start:
     start = start_of(records)
     if start is None:
-        raise UsageError(f"The run {str(folder.path)!r} has not begun to train.", "There is nothing to compare.")
+        raise UsageError(f"The run {str(folder.path)!r} has not started to train.", "There is nothing to compare.")
     return start
 
 

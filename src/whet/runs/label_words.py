@@ -25,5 +25,5 @@ def facts_of(split: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the same as table rows, from the audit of a split; empty with one label per row."""
     if "labels_a_row" not in split:
         return []
-    facts = [("labels a row", per_row(split["labels_a_row"]))]
+    facts = [("labels per row", per_row(split["labels_a_row"]))]
     return [*facts, ("labels most often together", together(split["together"]))] if split["together"] else facts

@@ -113,7 +113,7 @@ class CheckpointFolder:
         """Like the module's `reading`, for a step."""
         with reading(self.folder(step), weights_only=weights_only) as checkpoint:
             if checkpoint.step != step:
-                raise ArtifactError(f"{str(self.folder(step))!r} holds step {checkpoint.step}: somebody renamed it.")
+                raise ArtifactError(f"{str(self.folder(step))!r} holds step {checkpoint.step}: it was renamed.")
             yield checkpoint
 
     def load_newest(self, recorded: Iterable[int] = ()) -> tuple[Checkpoint | None, list[str]]:

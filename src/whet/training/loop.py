@@ -140,7 +140,7 @@ def step_within_memory(step: int, stepper: Stepper, take: Callable[[], None]) ->
             # Recorded at the current step: resuming before it finds the same again.
             step=step + 1,
             about="memory",
-            sentence=f"Out of memory: micro-batches of {stepper.micro_rows} rows from here on, the same rows a step.",
+            sentence=f"Out of memory: micro-batches of {stepper.micro_rows} rows from here on, the same rows per step.",
             details={"micro_rows": stepper.micro_rows},
         )
 

@@ -99,7 +99,9 @@ class Recorder:
         try:
             ended = self._loop()
             if ended.reason == "patience":
-                self.echo(f"Stopped early at step {ended.step} of {self.job.plan.total_steps}: the score grew no more.")
+                plan = self.job.plan
+                why = f"no improvement in {plan.patience} evaluations"
+                self.echo(f"Stopped early at step {ended.step} of {plan.total_steps}: {why}.")
             if self.ranks.world > 1:
                 self.checkpoints.wait()
                 self.ranks.monitored_barrier()  # all ranks will read the best checkpoint

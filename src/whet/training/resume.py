@@ -45,7 +45,7 @@ def compare_with_before(folder: RunFolder, config: Config, fingerprint: str, acc
     listed = "; ".join(f"{name} was {old}, is {new}" for name, (old, new) in changed.items())
     if changed and not accept:
         raise UsageError(
-            f"The run {str(folder.path)!r} was begun with other settings: {listed}.",
+            f"The run {str(folder.path)!r} was started with other settings: {listed}.",
             "Choose another --run, or add --accept-changes to go on with the new ones.",
         )
     return listed

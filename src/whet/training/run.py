@@ -114,7 +114,7 @@ def _train_on_rank(
             require_disk(folder.path, expected)
         ranks.require_same("The tokens", [tokens.fingerprint for tokens in prepared.tokens.values()])
         if resuming and folder.environment.get("processes", ranks.world) != ranks.world:
-            echo(f"Begun with another number of processes: with {ranks.world} it is equal only within tolerance.")
+            echo(f"Started with another number of processes: with {ranks.world} it is equal only within tolerance.")
         if changed and ranks.is_main:
             echo(f"Going on although {changed}.")
             folder.write_text(CONFIG, to_toml(config))

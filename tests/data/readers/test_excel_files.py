@@ -34,7 +34,7 @@ def test_the_sheet_is_named_in_any_case(tmp_path: Path) -> None:
 
 def test_several_sheets_ask_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
     path = book(tmp_path / "a.xlsx", Notes=[["about"], ["this"]], Reviews=ROWS)
-    with pytest.raises(DataError, match=r"more than one sheet has rows: Notes, Reviews\. Say which: sheet='Notes'"):
+    with pytest.raises(DataError, match=r"more than one sheet has rows: Notes, Reviews\. Choose one: sheet='Notes'"):
         load(path)
     with pytest.raises(DataError, match=r"there is no sheet 'Review'\. Sheets: Notes, Reviews"):
         load(path, sheet="Review")

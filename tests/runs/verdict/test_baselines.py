@@ -78,7 +78,7 @@ def test_thirteen_rows_are_not_enough_to_blame_labels_or_call_a_curve_erratic(
     assert judged(curve).verdict == verdict
     few = judged(curve, rows=13)
     assert few.verdict != verdict
-    assert "13 evaluation rows know a score of accuracy to 27.7 points either way" in few.doubt
+    assert "13 evaluation rows determine a score of accuracy to 27.7 points either way" in few.doubt
 
 
 def test_how_sure_falls_with_the_rows_and_is_said_once() -> None:

@@ -168,7 +168,7 @@ def _leaks(same: DuplicateIndex, came: Mapping[str, str]) -> Iterable[Finding]:
                 ERROR if grave else WARNING,
                 "leak",
                 len(shared),
-                f"A text of {one.name} also stands in {len(shared):,} of {len(other):,} {other.name} rows "
+                f"A text of {one.name} also occurs in {len(shared):,} of {len(other):,} {other.name} rows "
                 f"({share:.1%}).",
                 f"Take them out of {one.name} or {other.name}: a score on texts seen in training means little.",
                 other.places(shared),

@@ -97,7 +97,7 @@ def find_dialect(sample: Sequence[str], whole: bool, suffix: str, config: DataCo
             options = " or ".join(f"{a.dialect.spoken} ({a.width} columns)" for a in consistent)
             raise DataError(
                 f"the columns may be separated by {options}.",
-                "Say which: --delimiter ',' or --delimiter ';' or --delimiter tab.",
+                "Choose one: --delimiter ',' or --delimiter ';' or --delimiter tab.",
                 file=file,
                 go_on=(
                     "--delimiter",
@@ -224,7 +224,7 @@ def find_header(rows: Sequence[Sequence[str]], config: DataConfig, file: str) ->
         return False
     raise DataError(
         f"the first row may be names of columns or data: {', '.join(map(repr, first[:6]))}.",
-        "Say --header yes or --header no.",
+        "Use --header yes or --header no.",
         file=file,
         go_on=("--header", "no" if any(len(cell.split()) > 4 or len(cell) > 40 for cell in first) else "yes"),
     )

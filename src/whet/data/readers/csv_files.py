@@ -112,7 +112,7 @@ def _names(header: Sequence[str] | None, width: int, file: str) -> list[str]:
     if double:
         raise DataError(
             f"the header names {', '.join(map(repr, double))} more than once.",
-            "Rename one of them, or say --header no.",
+            "Rename one of them, or use --header no.",
             file=file,
         )
     return names
@@ -154,7 +154,7 @@ class _Rows:
             number = done + len(rows) + (0 if skip_first else 1)
             raise DataError(
                 f"there is a NUL byte (line {reader.line_num + 1}), which text does not have.",
-                "Remove it; if the file is UTF-16, say --encoding utf-16.",
+                "Remove it; if the file is UTF-16, use --encoding utf-16.",
                 file=self.path.name,
                 row=max(number, 0),
             ) from None
@@ -190,7 +190,7 @@ class _Rows:
             message = f"text follows a closing quote (line {line})."
         else:
             message = f"the row cannot be read (line {line}): {problem}."
-        hint = "Double a quote inside a quoted field; if quotes are part of the text, say --quoting no."
+        hint = "Double a quote inside a quoted field; if quotes are part of the text, use --quoting no."
         return DataError(message, hint, file=self.path.name, row=row, go_on=("--quoting", "no"))
 
 

@@ -118,7 +118,7 @@ def _table(names: Sequence[str], connection: Any, config: DataConfig, path: Path
     if len(filled) > 1:
         raise DataError(
             f"more than one table has rows: {', '.join(map(neutral, filled))}.",
-            f"Say which: --sheet {shlex.quote(filled[0])}",
+            f"Choose one: --sheet {shlex.quote(filled[0])}",
             file=path.name,
             go_on=("--sheet", filled[0]),
         )

@@ -93,7 +93,7 @@ def _sheet(book: Any, path: Path, name: str | None) -> Any:
     if len(filled) > 1:
         raise DataError(
             f"more than one sheet has rows: {', '.join(sheet.title for sheet in filled)}.",
-            f"Say which: --sheet {shlex.quote(filled[0].title)}",
+            f"Choose one: --sheet {shlex.quote(filled[0].title)}",
             file=path.name,
             go_on=("--sheet", filled[0].title),
         )

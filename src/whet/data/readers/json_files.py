@@ -158,12 +158,12 @@ def read_split_inside(path: Path, name: str, config: DataConfig, scratch: Path) 
 
 def _whole_object(path: Path, encoding: str) -> dict[str, Any]:
     if path.stat().st_size > WHOLE_FILE_LIMIT:
-        raise DataError("one JSON object this large is not read.", "Write one object a line.", file=path.name)
+        raise DataError("one JSON object this large is not read.", "Write one object per line.", file=path.name)
     with open_text(path, encoding) as text:
         try:
             content = text.read(WHOLE_FILE_LIMIT + 1)
             if len(content) > WHOLE_FILE_LIMIT:  # larger than its file if compressed
-                raise DataError("one JSON object this large is not read.", "Write one object a line.", file=path.name)
+                raise DataError("one JSON object this large is not read.", "Write one object per line.", file=path.name)
             return dict(json.loads(content, object_pairs_hook=_unique))
         except UnicodeDecodeError:
             raise undecodable(path, encoding) from None
@@ -191,7 +191,7 @@ def _object_rows(path: Path, encoding: str) -> Iterator[SizedRow]:
     else:
         raise DataError(
             f"the object holds no rows; its fields are {', '.join(list(value)[:10]) or 'none'}.",
-            "Write a list of objects, or one object a line.",
+            "Write a list of objects, or one object per line.",
             file=path.name,
         )
     for row in rows:
@@ -206,7 +206,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> Row:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise _Twice(f"the name {next(n for n in names if names.count(n) > 1)!r} stands twice in one object")
+        raise _Twice(f"the name {next(n for n in names if names.count(n) > 1)!r} occurs twice in one object")
     return found
 
 

@@ -121,7 +121,7 @@ def open_text(path: Path, encoding: str) -> io.TextIOWrapper:
             if start.startswith(bom):
                 raise DataError(
                     f"byte 0 is the mark of {foreign.upper()}, not of UTF-8 text.",
-                    f"Say --encoding {foreign}.",
+                    f"Use --encoding {foreign}.",
                     file=path.name,
                     go_on=("--encoding", foreign),
                 )

@@ -83,7 +83,7 @@ class FusedStepper(Stepper):
             return
         flat, saved = self.network.flat, groups["optimizer"]
         if "rows" not in saved:
-            raise ArtifactError("The checkpoint does not say which vocabulary rows it holds.")
+            raise ArtifactError("The checkpoint does not list its vocabulary rows.")
         rows, own = saved["rows"].cpu().numpy(), flat.moments()
         for name in own.keys() ^ (saved.keys() - {"rows"}):
             raise ArtifactError(f"The checkpoint and this model differ in the optimizer state of {name!r}.")

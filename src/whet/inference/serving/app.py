@@ -204,7 +204,7 @@ class App:
             else:
                 raise DeadlinePassed("")
         except DeadlinePassed:
-            raise Problem(504, f"The answer was not there within {asked.seconds:g} seconds.") from None
+            raise Problem(504, f"The answer was not ready within {asked.seconds:g} seconds.") from None
         finally:
             waiting.cancel()
             gone.cancel()

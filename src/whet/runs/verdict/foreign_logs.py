@@ -79,7 +79,7 @@ def read_observed(path: Path, constants: Constants | None = None) -> CurveData:
     if path.is_dir():
         if known != Constants():
             raise UsageError(
-                f"{str(path)!r} is a run, which says itself what --majority, --classes and --rows are for.",
+                f"{str(path)!r} is a run, whose records replace --majority, --classes and --rows.",
                 "Leave them out.",
             )
         return curve_data(RunFolder.open(path).records())
@@ -228,7 +228,7 @@ def _from_csv(path: Path, known: Constants) -> CurveData:
         raise DataError(f"the column {found['eval_loss']} is empty.", file=str(path))
     if len(measured) > 2 * len(evaluations):
         raise DataError(
-            f"{len(measured)} evaluations stand at {len(evaluations)} different steps.",
+            f"{len(measured)} evaluations are at {len(evaluations)} different steps.",
             f"Number them in the column {found['step']}, or leave that column out.",
             file=str(path),
         )
@@ -310,7 +310,7 @@ def _bare(
     classes = known.classes
     if classes is None:
         classes = _guessed_classes(running or list(zip(steps, evaluation, strict=True)))
-        assumed.append(f"{classes} classes (--classes says otherwise)")
+        assumed.append(f"{classes} classes (--classes sets another number)")
     majority = known.majority
     if majority is None:
         # Before training the score is that of one answer, and classes need not be equally common.

@@ -195,7 +195,7 @@ def curve_data(records: Sequence[Record]) -> CurveData:
         epochs=start.total_steps / start.steps_per_epoch if start and start.steps_per_epoch else None,
         baselines=_beside(records),
         nonfinite_step=_nonfinite_step(records),
-        assumed=() if start else ("two even classes, for the records do not say",),
+        assumed=() if start else ("two even classes, because the records lack the shares",),
     )
 
 
@@ -296,7 +296,7 @@ def _replays(s: CurveFeatures) -> Counter[str]:
 def _doubt(s: CurveFeatures, call: Call, replayed: Counter[str]) -> str:
     """Return the reason for doubt, few rows first, because much follows from them."""
     if few_rows(s) and call.verdict not in _WHATEVER_THE_ROWS:
-        rows = f"{s.data.rows} evaluation rows know a score of {s.data.metric} to {words.left_open(s)}"
+        rows = f"{s.data.rows} evaluation rows determine a score of {s.data.metric} to {words.left_open(s)}"
         return f"Unsure: {rows}."
     other, times = next(iter(replayed.most_common(1)), (call.verdict, 0))
     if other == call.verdict or times <= replayed[call.verdict]:

@@ -363,7 +363,7 @@ def leak(s: CurveFeatures) -> Call | None:
     if not (vanish or overlaps(s)):
         return None
     known = (
-        f"{s.data.overlap:.1%} of the evaluation rows also stand in the training split"
+        f"{s.data.overlap:.1%} of the evaluation rows also occur in the training split"
         if overlaps(s)
         else f"evaluation loss is only {words.loss(s, s.tail_eval_loss)}, "
         f"training loss {words.train_loss(s, s.tail_train_loss)}"

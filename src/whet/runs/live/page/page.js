@@ -110,7 +110,7 @@
       if (running) facts.push([clock(progress.eta_seconds), " left"]);
       if (this.last) {
         facts.push([number(this.last.loss), " loss"]);
-        if (this.last.rows_per_second) facts.push([number(this.last.rows_per_second), " rows a second"]);
+        if (this.last.rows_per_second) facts.push([number(this.last.rows_per_second), " rows per second"]);
       }
       find("numbers").replaceChildren(...facts.map(([value, name]) => {
         const fact = element("span");
