@@ -7,7 +7,7 @@
     ├── EnvironmentFault             4   disk, permission, memory, lock, a missing package, a worker
     ├── Diverged                     5   a loss or gradient that is not finite
     └── Interrupted                 75   a signal or a deadline; run the same command again to go on
-        └── Stopped                      by whoever listens to the run: a tuning that has seen enough of it
+        └── Stopped                      the caller ended the run, such as a tuning
 
 The message says what is wrong and the value that was found; the hint says what to do.
 """
@@ -90,7 +90,7 @@ class Interrupted(WhetError):
 
 
 class Stopped(Interrupted):
-    """Whoever listens to a run has seen enough: it ends where it stands, and nothing goes on with it."""
+    """The run was ended by its caller, a tuning; it is complete and is not resumed."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"The run was stopped: {reason}.")

@@ -209,9 +209,9 @@ class Finding(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class End(Record):
-    """Training is over; `reason` is `finished`, `patience`, `deadline`, `interrupted` or `diverged`.
+    """The end of training; `reason` is `finished`, `patience`, `deadline`, `interrupted` or `diverged`.
 
-    `pruned` and `stopped` are the trials of a tuning: others were better, or its time was up.
+    `pruned` and `stopped` are trials of a tuning: others were better, or its time was up.
     """
 
     kind: ClassVar[str] = "end"

@@ -17,7 +17,7 @@ from whet.utils.text import json_text
 def cache(clear: bool, limit: float | None, as_json: bool) -> None:
     """Show what whet keeps on disk between runs, or make room.
 
-    The cache holds what can be computed again: read data and tokens, by content. WHET_CACHE says where it is.
+    The cache holds what can be computed again: read data and tokens, by content. WHET_CACHE sets its folder.
     """
     if limit is not None:
         store.write_limit(limit)

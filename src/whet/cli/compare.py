@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 MANY_RUNS = 6
-"""From more runs on, a run is a row: its settings stand beside its score, and one sentence sums the tests up."""
+"""From this many runs on, each run is a row with its settings and score, and one sentence summarises the tests."""
 NARROWEST = 8
 """Smallest width of a column in characters."""
 
@@ -77,13 +77,13 @@ def comparison_lines(found: Comparison, most: int | None = None) -> list[str]:
 
 
 def _settings_beside(found: Comparison) -> list[list[str]]:
-    """A header and a row a run: the settings that differ."""
+    """Return a header and one row per run: the settings that differ."""
     runs = range(len(found.entries))
     return [[*found.settings], *([_shown(values[run]) for values in found.settings.values()] for run in runs)]
 
 
 def _ranked(rows: list[list[str]], found: Comparison) -> list[list[str]]:
-    """The first run, which the others are compared with, and then those from the best score down."""
+    """Return the first run, which the others are compared with, and then those from the best score down."""
     from whet.metrics.scores import higher_is_better
 
     sign = -1 if higher_is_better(found.metric) else 1

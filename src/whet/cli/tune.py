@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from whet.experiments.outcome import Outcome, Tuning
 
 SHOWN = 10
-"""Trainings in the table on a terminal; the page has them all."""
+"""Number of trainings in the table on a terminal; the page has them all."""
 SHORT = {
     "learning_rate": "rate",
     "batch_size": "batch",
@@ -46,10 +46,10 @@ def tune(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Search better settings than the recipe's, and tell honestly whether there are any.
+    """Search for better settings than the recipe's, and test whether they are better.
 
-    Rows are held out first. The first training is the default; at the end the winner is measured beside it on the
-    rows that no training saw. Settings that you give stay as they are. Running the same command again goes on.
+    Rows are held out first. The first training is the default. At the end the winner is compared with it on the
+    held-out rows. Settings that you give are kept. Running the same command again resumes an interrupted search.
     """
     if source is not None:
         flags["source"] = source
@@ -71,7 +71,7 @@ def tune(
 
 
 def show_tuning(tuning: Tuning) -> None:
-    """The table, what the settings were worth, what came of it and how to use it."""
+    """Print the table, the effect of the settings, the result, and how to use it."""
     from whet.cli.compare import table
     from whet.cli.terminal import columns, wrapped
 
@@ -92,7 +92,7 @@ def show_tuning(tuning: Tuning) -> None:
 
 
 def trial_rows(outcome: Outcome) -> list[list[str]]:
-    """A header and a row a training, the best first; the default is always among them."""
+    """Return a header and one row per training, best first; the default is always among them."""
     from whet.experiments.folder import DEFAULT
     from whet.runs.progress import duration
 

@@ -15,7 +15,7 @@ from whet.utils.text import neutral
 
 PROFILE_ROWS = 5000
 MAX_VALUES = 20
-"""Different values that a label may have in however few rows."""
+"""Largest number of different values of a label, however few the rows."""
 PROFILE_BYTES = 8_000_000
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 DATE = (
@@ -23,7 +23,7 @@ DATE = (
     r"([T ]+\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?(Z|UTC|AM|PM|[+-]\d{2}:?\d{2}))?)?$"
 )
 DAY_NAME = r"^(Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? [A-Za-z0-9 ]{4,20} \d{1,2}:\d{2}(:\d{2})?( [A-Za-z0-9+: ]{2,12})?$"
-"""As in `Mon Apr 06 22:19:45 PDT 2009` and in the heads of letters."""
+"""As in `Mon Apr 06 22:19:45 PDT 2009` and in mail headers."""
 ZERO_ONE = r"^(?i:0|1|0\.0|1\.0|true|false)$"
 
 
@@ -58,11 +58,11 @@ class Profile:
     """Whether every cell is 0 or 1, or false or true, as in a multi-label column."""
 
     delimited: bool = False
-    """Cells may hold several labels: `|` or `;` stands in some of them, or lists."""
+    """Whether cells may hold several labels: lists, or texts of which some contain `|` or `;`."""
 
     @property
     def plain_name(self) -> str:
-        """The name to compare; of one inside an object the last part, unless the whole is known."""
+        """Return the name to compare; inside an object only its last part, unless the whole name is known."""
         return plain(self.name) if plain(self.name) in KNOWN else plain(self.name.rpartition(".")[2])
 
     @property
@@ -72,7 +72,7 @@ class Profile:
 
     @property
     def why_no_label(self) -> str:
-        """What speaks against this column as the label, whatever it is called; nothing for one that may be it."""
+        """Return why this column cannot be the label, whatever its name; empty if it can."""
         if self.kind == "list" or self.delimited:
             return ""
         if self.dates:
@@ -280,7 +280,7 @@ def _choose_label(split: RawSplit, profiles: Sequence[Profile], config: DataConf
 
 
 def passed_over(profiles: Sequence[Profile], label: str) -> str:
-    """The sentence about columns that are called like a label and are none; empty where there are none of them."""
+    """Return a sentence about columns that are named like a label and are none; empty if there are none."""
     names = {name for tier in LABELS for name in tier}
     called = [p for p in profiles if p.plain_name in names and p.why_no_label and p.name not in label.split(",")]
     told = [f"{neutral(p.name)!r} is not taken as the label: {p.why_no_label}" for p in called[:3]]
@@ -288,12 +288,13 @@ def passed_over(profiles: Sequence[Profile], label: str) -> str:
 
 
 def _named(profiles: Sequence[Profile], names: Sequence[str]) -> list[Profile]:
-    """The columns with one of these names; if there are none, those with one as the last part of a dotted name."""
+    """Return the columns with one of these names; if there are none, those with it as the last part of a dotted
+    name."""
     return [p for p in profiles if plain(p.name) in names] or [p for p in profiles if p.plain_name in names]
 
 
 def _likeliest(alike: Sequence[Profile]) -> str:
-    """The one to suggest: names before numbers, few values before many, in the order of the columns."""
+    """Return the best suggestion: names before numbers, few values before many, in the order of the columns."""
     return min(alike, key=lambda p: (p.numeric or p.kind == "number", p.distinct or 1000)).name
 
 

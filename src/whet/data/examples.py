@@ -195,7 +195,7 @@ class _Builder:
     def _columns_anywhere(
         self, first: RawSplit, raw: dict[str, RawSplit], want_label: bool
     ) -> tuple[Columns, dict[str, RawSplit]]:
-        """The columns of the rows themselves, or of what lies inside their objects where only these do."""
+        """Return the columns of the rows, or of the contents of their objects if only those fit."""
         try:
             return self._columns(first, want_label), raw
         except DataError as error:

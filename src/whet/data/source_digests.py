@@ -1,4 +1,4 @@
-"""What a source holds, in digests: a part of the cache's key, so that a changed file is never taken for the old one."""
+"""Hashes of a source's contents: a part of the cache key, so that a changed file is noticed."""
 
 from __future__ import annotations
 

@@ -38,10 +38,10 @@ def compute_logits(
     check_interrupt: Interrupt = lambda: None,
     on_smaller_batch: Smaller = lambda rows: None,
 ) -> Array:
-    """float32 logits of the texts `rows` (all of them, if not said), in input order; of windows their text's mean.
+    """Return float32 logits of the texts `rows` (all by default), in input order; the mean over a text's windows.
 
-    Inside, rows of like length are computed together, at most `batch_tokens` tokens where that is said; where memory
-    runs out, half as many rows from there on.
+    Rows of similar length are batched together, with at most `batch_tokens` tokens if given. After running out of
+    memory, batches have half as many rows from there on.
     """
     texts = np.arange(len(tokens), dtype=np.int64) if rows is None else rows
     if not len(texts):
@@ -79,7 +79,7 @@ def compute_logits(
 
 
 def mean_of_windows(logits: Array, windows: Array) -> Array:
-    """Of the logits of windows, text after text, the mean of each text, which has so many of them."""
+    """Return the mean logits of each text over its windows."""
     starts = np.cumsum(windows) - windows
     sums = np.add.reduceat(logits, starts, axis=0, dtype=np.float64)
     return (sums / windows[:, None]).astype(np.float32)

@@ -36,9 +36,9 @@ class Loss:
     def total(
         self, logits: Tensor, labels: Tensor, features: Tensor | None = None, share: Tensor | None = None
     ) -> Tensor:
-        """Sum over the rows, each with its class weight, times its share where windows share the one of their text.
+        """Return the sum over rows, each with its class weight, times its share if windows share a text's weight.
 
-        `features` are compared where the loss is contrastive.
+        The contrastive loss compares `features`.
         """
         rows = self.rows(logits, labels)
         if self.contrastive and features is not None:

@@ -27,7 +27,7 @@ class Batch:
     labels: Tensor | None
     layout: Layout | None = None
     share: Tensor | None = None
-    """How much each row counts in the loss, where windows share the one of their text; None where each counts once."""
+    """Weight of each row in the loss, if windows share the weight of their text; None if each counts once."""
 
 
 class BatchSource(Protocol):
@@ -35,16 +35,16 @@ class BatchSource(Protocol):
 
     @property
     def order(self) -> BatchOrder:
-        """Which texts a step takes."""
+        """The order of the texts."""
 
     def rows(self, texts: Rows) -> Rows:
-        """The rows of these texts: one each, or their windows."""
+        """Return the rows of these texts: one each, or their windows."""
 
     def batch(self, rows: Rows) -> Batch:
         """Return these rows, ready for the model."""
 
     def loss_divisor(self, texts: Rows) -> float:
-        """What the loss over these texts is divided by."""
+        """Return the divisor of the loss over these texts."""
 
     def nothing_to_compare(self, rows: Rows) -> bool:
         """Return whether the loss is contrastive and no two of these rows have the same class."""
@@ -167,7 +167,8 @@ class TokenBatches:
         return replace(batch, share=torch.from_numpy(share).to(self.network.device))
 
     def shares(self, rows: Rows) -> np.ndarray[Any, Any] | None:
-        """What each row counts in the loss: one for a text, over its windows. None where every text is one row."""
+        """Return the weight of each row in the loss: one per text, divided over its windows. None if every text is
+        one row."""
         if self.tokens.texts is None:
             return None
         return (1.0 / self.tokens.windows(self.tokens.text_of(rows))).astype(np.float32)

@@ -84,7 +84,7 @@ class Stepper:
         self.window = StepTotals.empty(self.hardware.device)
 
     def __call__(self, step: int, feed: BatchSource, rows: Rows, share: Rows, rate: float) -> None:
-        """Step number `step`, counted from 0, on the texts `rows`; this process computes `share` of them."""
+        """Take step number `step`, counted from 0, on the texts `rows`; this process computes `share` of them."""
         whole = feed.loss_divisor(rows)
         seed_step(self.seed, step, self.rank)
         self.model.train()

@@ -1,1 +1,1 @@
-"""Questions that take many runs: which settings are better (`tune`)."""
+"""Experiments with many runs: searching for better settings (`tune`)."""

@@ -34,11 +34,11 @@ from whet.runs.folder import RunFolder, next_run_path, run_name
 from whet.task import Task
 
 HELD_OUT_SHARE = 0.2
-"""Of the training rows, where there are no labelled test rows."""
+"""Share of the training rows, if there are no labelled test rows."""
 ASKED, RESULT, PAGE, JOURNAL = "tuning.json", "result.json", "tuning.html", "journal.log"
 DEFAULT = "default"
 GIVEN, DRAWN = "test", "drawn"
-"""Where the held-out rows come from: the source's own test rows, or drawn from all."""
+"""Origin of the held-out rows: the source's own test rows, or drawn from all rows."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class TuningFolder:
 
     @property
     def files(self) -> RunFolder:
-        """The same folder, for reading and writing whole files and for its lock."""
+        """The same folder, for atomic reads and writes and for its lock."""
         return RunFolder(self.path)
 
     def run(self, number: int) -> Path:
-        """The run folder of a trial; the first one is the default."""
+        """Return the run folder of a trial; the first one is the default."""
         return self.path / (f"trial-{number:03d}" if number else DEFAULT)
 
     @property
@@ -70,12 +70,12 @@ class TuningFolder:
 
     @property
     def result(self) -> dict[str, Any]:
-        """What came of it; empty before its end."""
+        """The result; empty before the end."""
         return self.files.read_json(RESULT)
 
 
 def what_was_asked(config: Config, models: tuple[str, ...], examples: Examples) -> dict[str, Any]:
-    """All that makes two tunings the same one."""
+    """Return the requested settings, which identify a tuning."""
     free = settings_that_change("nothing")
     settings = {name: value for name, value in config.flat().items() if name not in free}
     asked = {"settings": settings, "models": models, "data": examples.fingerprint}
@@ -83,7 +83,7 @@ def what_was_asked(config: Config, models: tuple[str, ...], examples: Examples) 
 
 
 def find_folder(root: Path, config: Config, asked: dict[str, Any]) -> tuple[TuningFolder, bool]:
-    """The folder of this tuning, and whether it was begun already."""
+    """Return the folder of this tuning, and whether it was started already."""
     if config.run.run is not None:
         path = Path(config.run.run)
         folder = TuningFolder(path)
@@ -122,7 +122,7 @@ def _refuse_other(folder: TuningFolder, asked: dict[str, Any]) -> None:
 
 @contextmanager
 def prepared(folder: TuningFolder, asked: dict[str, Any], examples: Examples, seed: int) -> Iterator[TuningFolder]:
-    """The folder with its rows under a name of its own, which becomes the folder's when nothing speaks against it."""
+    """Return the folder with its rows under a temporary name, which is renamed after all checks."""
     scratch = folder.path.with_name(f".{folder.path.name}.tmp")
     shutil.rmtree(scratch, ignore_errors=True)
     made = TuningFolder(scratch)
@@ -135,7 +135,7 @@ def prepared(folder: TuningFolder, asked: dict[str, Any], examples: Examples, se
         made.files.write_json(ASKED, {**asked, "held_out": source, "held_out_rows": len(held_out)})
         yield made
         if folder.path.is_dir():
-            folder.path.rmdir()  # an empty one that was made for it
+            folder.path.rmdir()  # an empty one created for it
         scratch.rename(folder.path)
     except OSError as error:
         raise EnvironmentFault(
@@ -145,11 +145,11 @@ def prepared(folder: TuningFolder, asked: dict[str, Any], examples: Examples, se
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         with contextlib.suppress(OSError):
-            scratch.parent.rmdir()  # where it was made for this, and is empty
+            scratch.parent.rmdir()  # created for it, and empty
 
 
 def data_settings(folder: TuningFolder, examples: Examples, given: DataConfig) -> DataConfig:
-    """How the rows of the folder are read: nothing of it is left to be found out."""
+    """Return settings for reading the folder's rows, without any automatic choice."""
     names = _names(examples)
     return DataConfig(
         source=str(folder.rows),
@@ -165,7 +165,7 @@ def data_settings(folder: TuningFolder, examples: Examples, given: DataConfig) -
 
 
 def _held_out(examples: Examples, seed: int) -> tuple[SplitRows, SplitRows, str]:
-    """Training rows, held-out rows, and where those come from: test rows with labels, else a share of the training."""
+    """Return training rows, held-out rows, and the origin of those: labelled test rows, or a share of the training."""
     train, test = examples.rows["train"], examples.rows.get("test")
     if test is not None:
         labelled = np.flatnonzero([label is not None for label in test.column("label")])
@@ -180,7 +180,7 @@ def _held_out(examples: Examples, seed: int) -> tuple[SplitRows, SplitRows, str]
 
 
 def _names(examples: Examples) -> dict[str, str]:
-    """The columns under their own names, so that the model that is shipped finds them in new files."""
+    """Keep the columns' names, so that the shipped model finds them in new files."""
     columns = examples.columns
     found = {"text": columns.text, "label": str(columns.label), **({"pair": columns.pair} if columns.pair else {})}
     simple = len(set(found.values())) == len(found) and not any(
@@ -208,5 +208,5 @@ def _label(value: Any, task: Task) -> Any:
 
 
 def with_data(config: Config, data: DataConfig) -> Config:
-    """These settings over rows that a tuning has written."""
+    """Return these settings with the rows that a tuning has written."""
     return dataclasses.replace(config, data=data)

@@ -1,4 +1,4 @@
-"""The honest end of a tuning: the winner and the default answer rows that no trial saw, and a paired test decides."""
+"""The end of a tuning: the winner and the default are compared on the held-out rows by a paired test."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Array = np.ndarray[Any, Any]
 
 
 def winner_of(trials: Sequence[Trial], *, higher: bool) -> Trial:
-    """The best score on the validation rows; of equal ones the first, which may be the default."""
+    """Return the trial with the best validation score; of equal ones the first, which may be the default."""
     finished = [trial for trial in trials if trial.state == FINISHED and trial.score is not None]
     sign = 1 if higher else -1
     return max(finished, key=lambda trial: (sign * (trial.score or 0.0), -trial.number))
 
 
 def answers(folder: TuningFolder, name: str, data: DataConfig, config: Config, metric: str) -> Predicted:
-    """What a run of the tuning says of the held-out rows."""
+    """Return the predictions of a run on the held-out rows."""
     from whet.inference.predictor import Predictor
 
     predictor = Predictor(
@@ -49,7 +49,7 @@ def measured(name: str, answer: Predicted, metric: str) -> HeldOut:
 
 
 def beside_default(name: str, default: Predicted, winner: Predicted, metric: str) -> tuple[Difference, bool]:
-    """The winner against the default, and whether it is better by more than chance allows."""
+    """Compare the winner with the default, and return whether it is significantly better."""
     found = difference(DEFAULT, name, default, winner, metric, "held-out")
     test = found.test
     better = test is not None and test.visible and (test.difference > 0) == higher_is_better(metric)
@@ -57,7 +57,7 @@ def beside_default(name: str, default: Predicted, winner: Predicted, metric: str
 
 
 def sentence_of(others: int, shipped: str, score: HeldOut, metric: str, rows: int, found: Difference | None) -> str:
-    """What came of it, in words."""
+    """Describe the result."""
     if found is None:
         known = f"{metric} {score_text(metric, score.value)} on {rows:,} held-out rows"
         tried = f"None of {others} other trainings" if others != 1 else "The other training did not score"

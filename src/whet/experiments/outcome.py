@@ -1,4 +1,4 @@
-"""What a tuning found: its trials, the winner beside the default on rows that no trial saw, and what is shipped."""
+"""The result of a tuning: its trials, the comparison on the held-out rows, and the shipped run."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class TrialLine:
     """On the validation rows."""
     seconds: float
     settings: dict[str, Any]
-    """Those that were searched."""
+    """The searched settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """A training measured on the rows that no trial saw."""
+    """The score of a training on the held-out rows."""
 
     name: str
     value: float
@@ -39,22 +39,22 @@ class HeldOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The end of a tuning, as `result.json` keeps it."""
+    """The end of a tuning, as stored in `result.json`."""
 
     metric: str
     higher_is_better: bool
     held_out_rows: int
     held_out_from: str
-    """`test` for test rows of the source, `drawn` for rows that were drawn from its others."""
+    """`test` for test rows of the source, `drawn` for rows drawn from the others."""
     trials: tuple[TrialLine, ...]
     held_out: tuple[HeldOut, ...]
-    """The default, and the winner on the validation rows where that is another one."""
+    """The default, and the winner on the validation rows if it is another one."""
     p_value: float | None
-    """Of the paired test of the two; None where the default won on the validation rows already."""
+    """P-value of the paired test; None if the default already won on the validation rows."""
     shipped: str
     sentence: str
     importance: dict[str, float]
-    """The share of the differences in score that each setting explains; empty for too few trainings."""
+    """Share of the differences in score explained by each setting; empty for too few trainings."""
     seconds: float
 
     def as_dict(self) -> dict[str, Any]:
@@ -72,11 +72,11 @@ class Outcome:
 
     @property
     def better(self) -> bool:
-        """Whether something better than the default was found."""
+        """Whether the winner is better than the default."""
         return self.shipped != DEFAULT
 
     def ranked(self) -> list[TrialLine]:
-        """Finished trainings from the best score down, then the others in order."""
+        """Return finished trainings from the best score down, then the others in order."""
         sign = -1 if self.higher_is_better else 1
         finished = [line for line in self.trials if line.state == "finished" and line.score is not None]
         others = [line for line in self.trials if line not in finished]
@@ -84,7 +84,7 @@ class Outcome:
 
 
 class Tuning:
-    """What `whet.tune` returns. Everything is read from the folder."""
+    """The result of `whet.tune`. Everything is read from the folder."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -92,7 +92,7 @@ class Tuning:
 
     @property
     def better(self) -> bool:
-        """Whether something better than the default was found."""
+        """Whether the winner is better than the default."""
         return self.outcome.better
 
     @property
@@ -109,14 +109,14 @@ class Tuning:
 
     @cached_property
     def shipped(self) -> Run:
-        """The run whose model to use: the winner where it is better than the default, else the default."""
+        """The run whose model to use: the winner if it is better than the default, else the default."""
         from whet.api import Run
 
         return Run(self.path / self.outcome.shipped)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The searched settings of the run that is shipped."""
+        """The searched settings of the shipped run."""
         return next(line.settings for line in self.outcome.trials if line.name == self.outcome.shipped)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The page of a tuning: what came of it, what the settings were worth, and all trainings side by side."""
+"""The page of a tuning: the result, the effect of the settings, and all trainings side by side."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROWS_FROM = {GIVEN: "the test rows of the source", DRAWN: "drawn before the firs
 
 
 def write_page(folder: TuningFolder, outcome: Outcome, path: Path) -> None:
-    """tuning.html: a comparison of all trainings, under the answer."""
+    """Write tuning.html: the result above a comparison of all trainings."""
     finished = sum(line.state == "finished" for line in outcome.trials)
     scores = "; ".join(
         f"{each.name} {score_text(outcome.metric, each.value)} "

@@ -1,6 +1,6 @@
-"""The trials of a tuning: kept in a journal, so that a tuning that was killed goes on with the trial it was in.
+"""The trials of a tuning, stored in a journal, so that a killed tuning resumes with its current trial.
 
-Which point comes next depends on the trials before it and on nothing else: the sampler is seeded anew for each trial.
+The next point depends only on the earlier trials: the sampler is seeded again for each trial.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from whet.errors import missing_extra
 from whet.experiments.space import Space
 
 RANDOM_TRIALS = 6
-"""Trials at random before the sampler learns from them, the default among them."""
+"""Random trials before the sampler learns from them, including the default."""
 NEVER_PRUNED = 3
-"""So many trials go to their end before any is given up."""
+"""This many trials are never pruned."""
 PLACES_WITHOUT_PRUNING = 4
-"""Scores from the first third of a training say too little to give it up."""
+"""Scores from the first third of a training are too uncertain for pruning."""
 FINISHED, PRUNED, STOPPED, FAILED = "finished", "pruned", "out of time", "diverged"
 
 
@@ -30,13 +30,13 @@ class Trial:
 
     number: int
     state: str
-    """`finished`, `pruned`, `out of time`, `diverged`, or empty while it goes on."""
+    """`finished`, `pruned`, `out of time`, `diverged`, or empty while it runs."""
     score: float | None
     seconds: float
 
 
 class Search:
-    """The trials there were, and the next one."""
+    """The earlier trials, and the next one."""
 
     def __init__(self, journal: Path, space: Space, *, higher_is_better: bool, seed: int) -> None:
         optuna = _optuna()
@@ -56,7 +56,7 @@ class Search:
             self._study.enqueue_trial(space.start())
 
     def next(self) -> Any:
-        """The trial that was cut off, else a new one."""
+        """Return the interrupted trial, or a new one."""
         states = self._optuna.trial.TrialState
         begun = [each for each in self._study.get_trials(deepcopy=False) if each.state != states.WAITING]
         going_on = begun[-1] if begun and begun[-1].state == states.RUNNING else None
@@ -65,7 +65,7 @@ class Search:
         return self._optuna.trial.Trial(self._study, going_on._trial_id) if going_on else self._study.ask()
 
     def tell(self, trial: Any, state: str, score: float | None, seconds: float) -> None:
-        """How a trial ended."""
+        """Record the end of a trial."""
         states = self._optuna.trial.TrialState
         trial.set_user_attr("state", state)
         trial.set_user_attr("score", score)
@@ -74,7 +74,7 @@ class Search:
         self._study.tell(trial, score if state == FINISHED else None, state=kind)
 
     def trials(self) -> list[Trial]:
-        """Those that have ended, in order."""
+        """Return the finished trials in order."""
         return [
             Trial(
                 number=frozen.number,
@@ -87,7 +87,8 @@ class Search:
         ]
 
     def importance(self) -> dict[str, float]:
-        """The share of the differences in score that each setting explains, largest first; empty for too few trials."""
+        """Return the share of the differences in score explained by each setting, largest first; empty for too few
+        trials."""
         finished = [trial for trial in self.trials() if trial.state == FINISHED]
         if len(finished) < 4 or len({trial.score for trial in finished}) < 2:
             return {}
@@ -97,17 +98,17 @@ class Search:
 
 
 class _HeldAlready:
-    """The folder of a tuning has one writer: a lock file beside the journal would only outlive a kill."""
+    """Replaces the journal's lock file, which would outlive a kill: the folder already has one writer."""
 
     def acquire(self) -> bool:
         return True
 
     def release(self) -> None:
-        """Nothing is held here."""
+        """Nothing to release."""
 
 
 def _drop_torn_line(journal: Path) -> None:
-    """Cut off the half line that a killed process may have left."""
+    """Remove a half-written line of a killed process."""
     if journal.is_file():
         content = journal.read_bytes()
         whole = content.rfind(b"\n") + 1

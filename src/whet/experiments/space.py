@@ -1,6 +1,6 @@
-"""The settings that a tuning searches, and how far around the recipe's own values it looks.
+"""The settings that a tuning searches, and their ranges around the recipe's values.
 
-The rate and the epochs are searched as factors of what the recipe chooses for the model: one range fits every model.
+Learning rate and epochs are searched as factors of the recipe's values, so that one range fits every model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SEARCHED = ("model", "learning_rate", "epochs", "batch_size", "warmup", "weight_
 
 @dataclass(frozen=True)
 class Space:
-    """What is searched, around the settings of the default training."""
+    """The searched settings, around those of the default training."""
 
     default: Config
     models: tuple[str, ...]
@@ -30,7 +30,7 @@ class Space:
 
     @classmethod
     def around(cls, default: Config, models: tuple[str, ...], task: Task) -> Space:
-        """All that nobody has set, as far as it means something for this task."""
+        """Return the space of all settings that the user left open and that have an effect for this task."""
         left_out = set(default.given) - {"model"}
         if len(models) < 2:
             left_out.add("model")
@@ -46,7 +46,7 @@ class Space:
         return cls(default, models, names)
 
     def start(self) -> dict[str, Any]:
-        """The point of the default training."""
+        """Return the point of the default training."""
         train = self.default.train
         found: dict[str, Any] = {"model": self.models[0], "batch_size": train.batch_size}
         found |= dict.fromkeys(FACTORS, 1.0)
@@ -54,7 +54,7 @@ class Space:
         return {name: found[name] for name in self.names}
 
     def suggested(self, trial: Any) -> dict[str, Any]:
-        """The point that the sampler chooses for this trial."""
+        """Return the point that the sampler chooses for this trial."""
         start, found = self.start(), {}
         for name in self.names:
             if name == "model":
@@ -69,7 +69,7 @@ class Space:
         return found
 
     def settings(self, point: dict[str, Any], recipe: Config) -> dict[str, Any]:
-        """The settings of a point, where this is what the recipe chooses for the point's model."""
+        """Return the settings of a point, given the recipe's settings for its model."""
         if point == self.start():
             return {}
         found = {name: value for name, value in point.items() if name in ("model", "batch_size")}

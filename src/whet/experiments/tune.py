@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 Echo = Callable[[str], None]
 ROOT = Path("tuning")
 PLACES = 12
-"""Scores are compared where trainings have come as far: at so many places, as there are evaluations in a run."""
+"""Number of positions at which trainings are compared, which is the number of evaluations per run."""
 
 
 def tune(
@@ -64,10 +64,10 @@ def tune(
     models: Sequence[str] = (),
     **settings: Any,
 ) -> Tuning:
-    """Search the settings of a training for so many minutes; settings that are given stay as they are.
+    """Search the settings of a training for so many minutes; given settings are kept.
 
-    `source` and `settings` are those of `whet.fit`; `trials` is the most trainings to make, `models` are the models to
-    choose from. The same call goes on with a tuning that was interrupted.
+    `source` and `settings` are those of `whet.fit`; `trials` is the largest number of trainings, `models` are the
+    models to choose from. The same call resumes an interrupted tuning.
     """
     if isinstance(source, str | os.PathLike):
         settings["source"] = os.fspath(source)
@@ -80,7 +80,7 @@ def tune(
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """How much to search, and among which models."""
+    """The limits of the search, and its models."""
 
     minutes: float = 20.0
     trials: int | None = None
@@ -88,7 +88,7 @@ class Asked:
 
 
 def run_tuning(source: Any, config: Config, asked: Asked, echo: Echo = lambda line: None) -> Tuning:
-    """A tuning from its rows to its result, or the rest of one that was interrupted."""
+    """Run a tuning from its rows to its result, or resume an interrupted one."""
     from whet.training.setup import read_examples
 
     config = _settled(config, asked)
@@ -107,7 +107,7 @@ def run_tuning(source: Any, config: Config, asked: Asked, echo: Echo = lambda li
     if not begun:
         with prepared(folder, wanted, examples, config.data.split_seed) as scratch:
             default = with_rows.default(scratch)
-            Space.around(default, models, examples.task)  # where nothing is left to search, it is refused here
+            Space.around(default, models, examples.task)  # raises if nothing is left to search
             _refuse_too_little_time(default, asked)
     with folder.files.locked():
         echo(f"{'Going on with' if begun else 'Tuning in'} {folder.path}.")
@@ -116,7 +116,7 @@ def run_tuning(source: Any, config: Config, asked: Asked, echo: Echo = lambda li
 
 
 def _settled(config: Config, asked: Asked) -> Config:
-    """The settings of every trial that are no question; what a tuning cannot do is refused."""
+    """Return the fixed settings of every trial; raise for what a tuning does not support."""
     if several_processes():
         raise UsageError("A tuning trains in one process.", "Start `whet tune` without a launcher.")
     if not asked.minutes > 0:
@@ -134,7 +134,7 @@ def _settled(config: Config, asked: Asked) -> Config:
         raise UsageError(f"--folds is {config.data.folds}, and a tuning measures on one split.", "Leave it out.")
     if config.evaluate.evaluations == 0 and config.evaluate.eval_every is None:
         raise UsageError("evaluations is 0, and a tuning goes by evaluations.", "Leave it out.")
-    # Where no rows are given to measure on, the test rows that are drawn are those that no trial sees.
+    # Without given rows to measure on, the drawn test rows are held out from all trials.
     share = config.data.test_share if "test_share" in config.given else HELD_OUT_SHARE
     data = dataclasses.replace(config.data, folds=0, test_share=share)
     return dataclasses.replace(config, data=data)
@@ -154,14 +154,14 @@ def _refuse_too_little_time(default: Config, asked: Asked) -> None:
 
 @dataclass(frozen=True)
 class _Setting:
-    """What all trials have in common."""
+    """Shared by all trials."""
 
     config: Config
     models: tuple[str, ...]
     examples: Examples
 
     def base(self, folder: TuningFolder, model: str) -> Config:
-        """What the recipe chooses for this model and these rows."""
+        """Return the recipe's settings for this model and these rows."""
         from whet.data.examples import load_examples
         from whet.training.run import ignore, with_recipe
 
@@ -170,14 +170,14 @@ class _Setting:
         return with_recipe(config, load_examples(config.data.source, config.data), ignore)
 
     def default(self, folder: TuningFolder) -> Config:
-        """The first trial; a model that cannot be had is refused here."""
+        """Return the first trial; a model that cannot be loaded raises here."""
         for model in self.models[1:]:
             self.base(folder, model)
         return self.base(folder, self.models[0])
 
 
 class _Tuner:
-    """Trial after trial until the time is up, and the end."""
+    """Runs trials until the time is up, and the final comparison."""
 
     def __init__(self, folder: TuningFolder, setting: _Setting, asked: Asked, echo: Echo) -> None:
         from whet.training.plan import choose_metric
@@ -203,7 +203,7 @@ class _Tuner:
         self.folder.files.write_json(RESULT, outcome.as_dict())
 
     def _goes_on(self) -> bool:
-        """Whether there is time for another trial: the shortest of those that finished must fit."""
+        """Return whether there is time for another trial as short as the shortest finished one."""
         done = self.search.trials()
         if self.asked.trials is not None and len(done) >= self.asked.trials:
             return False
@@ -225,7 +225,7 @@ class _Tuner:
         return self.asked.minutes * 60 - sum(trial.seconds for trial in done)
 
     def _try(self, trial: Any) -> None:
-        """One trial: trained, or the rest of it, and told to the search."""
+        """Train a trial or the rest of it, and record its end."""
         point = self.space.suggested(trial)
         base = self.bases[point.get("model", self.setting.models[0])]
         values = {"run": str(self.folder.run(trial.number)), **self.space.settings(point, base)}
@@ -248,7 +248,7 @@ class _Tuner:
         if ended := _ended(run):
             return ended
         left = self._left(self.search.trials())
-        # The default always comes to its end: without it there is nothing to compare with.
+        # The default is never stopped: without it there is nothing to compare with.
         deadline = started + left if trial.number else None
         watcher = _Watcher(trial, deadline, Rule(self.metric, self.higher))
         try:
@@ -271,7 +271,7 @@ class _Tuner:
         self.echo(f"{name:<9}{shown}{how}  {duration(seconds)}, {duration(left)} left")
 
     def _make_room(self) -> None:
-        """Checkpoints serve a trial that goes on; of the models only those of the default and the best are needed."""
+        """Delete checkpoints of finished trials, and all models but those of the default and the best."""
         from whet.experiments.measure import winner_of
 
         done = self.search.trials()
@@ -331,7 +331,7 @@ class _Tuner:
 
 
 class _Watcher:
-    """Listens to the run of a trial, and stops it where others were better at the same place or the time is up."""
+    """Follows the run of a trial, and stops it if others were better at the same position or the time is up."""
 
     def __init__(self, trial: Any, deadline: float | None, rule: Rule) -> None:
         self._trial, self._deadline, self._rule = trial, deadline, rule
@@ -353,7 +353,7 @@ class _Watcher:
 
 
 def _ended(run: Path) -> str:
-    """How a run of a trial ended that was not told to the search any more; empty for one that goes on."""
+    """Return how a trial's run ended if the search does not know yet; empty if it can continue."""
     records = RunFolder(run).records()
     last = records[-1] if records else None
     states = {"pruned": PRUNED, "stopped": STOPPED, "diverged": FAILED}
@@ -361,6 +361,6 @@ def _ended(run: Path) -> str:
 
 
 def _seconds_so_far(run: Path) -> float:
-    """What a trial took before it was interrupted."""
+    """Return the time of a trial before its interruption."""
     seen = [record.seconds for record in RunFolder(run).all_records() if isinstance(record, Step | End)]
     return max(seen, default=0.0)

@@ -87,7 +87,7 @@ class Predictor:
         self.network = choose_network(model, self.hardware)
         self.max_length = length_limit(self.tokenizer, model.config, data.get("max_length"))
         self.long = marked_long(model.config)
-        """What is read of a longer text: its `head`, `head-tail`, or all of it in `windows`."""
+        """The part that is read of a long text: its `head`, `head-tail`, or all of it in `windows`."""
         self._tokenize = TextTokenizer(self.tokenizer, self.max_length, self.long)
         self._turn = threading.Lock()
         self._kind = str(model.config.model_type)
@@ -97,7 +97,7 @@ class Predictor:
         return _loaded, (str(self.path.resolve()), self._made_with)
 
     def unread_line(self) -> str:
-        """How much of the texts so far was cut off, in words; empty where it is little."""
+        """Return a line about the share of text that was cut off so far; empty if it is small."""
         from whet.data.audit.tokenizer_fit import MUCH_UNREAD
 
         if self._tokenize.unread <= MUCH_UNREAD:

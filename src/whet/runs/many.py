@@ -1,4 +1,4 @@
-"""Many runs side by side, each in short: what the live page and a comparison show of up to some hundred of them."""
+"""Summaries of up to some hundred runs, for the live page and comparisons."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from whet.runs.thinned import thinned_records
 from whet.utils.text import neutral_lines
 
 POINTS = 120
-"""Points a line where hundreds lie over one another."""
+"""Points per line when hundreds of lines overlap."""
 
 
 def run_in_short(path: Path) -> dict[str, Any]:
-    """One run for the table, the curves and the scatter; memory and time hardly depend on its length."""
+    """Return one run for the table, the curves and the scatter plot; memory and time hardly depend on its length."""
     try:
         records = thinned_records(RunFolder.open(path).path)
     except WhetError:
@@ -33,7 +33,7 @@ def run_in_short(path: Path) -> dict[str, Any]:
 
 
 def in_short(path: Path, records: Sequence[Record]) -> dict[str, Any]:
-    """The same of records that were read already."""
+    """Return the same from records."""
     seen = curves(records)
     line = line_of(path, records)
     found = _row(line, _interval(line, seen, records))
@@ -41,7 +41,7 @@ def in_short(path: Path, records: Sequence[Record]) -> dict[str, Any]:
 
 
 def set_values(path: Path) -> dict[str, Any]:
-    """Settings that are not the default, as text or numbers; where the run is kept is none of them."""
+    """Return settings that differ from the defaults, as text or numbers, except where the run is stored."""
     try:
         chosen, defaults = RunFolder(path).config.flat(), Config().flat()
     except WhetError:
@@ -72,7 +72,8 @@ def _row(line: Line, interval: tuple[float, float] | None) -> dict[str, Any]:
 
 
 def _interval(line: Line, seen: Curves, records: Sequence[Record]) -> tuple[float, float] | None:
-    """As far as the records give one: proportions have it from their rows, others from beside the baselines."""
+    """Return the interval that the records allow: for proportions from the number of rows, for others from the
+    baselines."""
     best = shipped_evaluation(records, seen.split)
     if line.score is None or best is None or not math.isfinite(line.score):
         return None

@@ -1,4 +1,4 @@
-"""How a run reads texts that are longer than its model's limit, in words."""
+"""Describes how a run reads texts beyond its model's length limit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def how_read(data: dict[str, Any]) -> list[tuple[str, str]]:
-    """A fact from data.json for the report, where more is read than the head of a text."""
+    """Return a fact from data.json for the report, if more than the head of a text is read."""
     long, most = data.get("long", "head"), data.get("max_length")
     if long == "head-tail":
         return [("long texts", f"the first and the last tokens, {most} together")]
@@ -18,7 +18,7 @@ def how_read(data: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def how_pipelines_read(data: dict[str, Any]) -> list[str]:
-    """Lines for the model card: a pipeline of transformers reads the head, and so answers otherwise."""
+    """Return lines for the model card: a pipeline of transformers reads the head, and so predicts differently."""
     long = data.get("long", "head")
     how = {"windows": "all of a long text, in windows", "head-tail": "head and tail of a long text"}.get(long)
     if how is None:

@@ -58,12 +58,12 @@ def _line(path: Path, spark_width: int) -> Line:
 
 
 def damaged_line(path: Path) -> Line:
-    """A run whose records cannot be read."""
+    """Return the line of a run whose records cannot be read."""
     return Line(name=path.resolve().name, path=str(path), state="damaged", share=0.0)
 
 
 def line_of(path: Path, records: Sequence[Record], spark_width: int = 10) -> Line:
-    """A run in short, by its records."""
+    """Return the summary of a run from its records."""
     seen, now = curves(records), progress(records)
     best = shipped_evaluation(records, seen.split)
     metric = seen.start.metric if seen.start else ""

@@ -1,7 +1,7 @@
-"""Records of a run in little time and memory, however long it was: everything but the steps, and some of those.
+"""Reads a run's records in little time and memory, whatever its length: all but the steps, and some of those.
 
-What is drawn of hundreds of runs at once needs no more than some hundred points a line. Most lines of a long run are
-steps, and those that are left out are not even parsed.
+Charts of hundreds of runs need only some hundred points per line. Most lines of a long run are steps, and the skipped
+ones are not parsed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from whet.utils.untrusted_files import MAX_LINE
 
 BLOCK = 1 << 20
 STEPS = 200
-"""Steps that are kept of a run: a line on a screen shows no more where there are many of them."""
+"""Number of steps kept of a run, for overlapping lines on a screen."""
 _STEP = f'{{"v": {VERSION}, "kind": "{Step.kind}"'.encode()
 
 
 def thinned_records(folder: Path, most: int = STEPS) -> list[Record]:
-    """The records that count; of more than so many steps only some, evenly over the run, and the last."""
+    """Return the valid records; of more than so many steps only some, spread evenly, and the last."""
     path = folder / RECORDS
     if not path.is_file():
         return []
@@ -42,7 +42,7 @@ def thinned_records(folder: Path, most: int = STEPS) -> list[Record]:
             if line.startswith(_STEP):
                 seen += 1
                 passed_over = line if seen % stride else b""
-            elif passed_over:  # the step right before: where a run was cut off, or has ended
+            elif passed_over:  # the step just before an interruption or the end
                 take(passed_over)
                 passed_over = b""
             if not passed_over:
@@ -55,7 +55,7 @@ def thinned_records(folder: Path, most: int = STEPS) -> list[Record]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Whole lines, block by block: `whole_lines` asks for each of them, which takes longer than reading it."""
+    """Yield complete lines in blocks: `whole_lines` reads them one by one, which takes longer than the disk."""
     rest = b""
     with open(path, "rb") as file:
         while block := file.read(BLOCK):

@@ -58,7 +58,7 @@ class Recorder:
             self.checkpoints.wait()  # the last save continued in the background
             self._append(self._last_record(ended))
         except Stopped as stop:
-            self.folder.append(self._end(stop.reason))  # not told to the one who stopped it
+            self.folder.append(self._end(stop.reason))  # not passed to the caller that stopped it
             raise
         except Interrupted:
             self._append(self._end(self.interrupts.reason))

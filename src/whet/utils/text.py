@@ -82,7 +82,7 @@ def shorten(text: str, most: int = SHOWN_CHARACTERS) -> str:
 
 
 def json_text(value: Any, **options: Any) -> str:
-    """JSON for programs, also on a terminal: nothing is replaced, and control characters are written as `\u001b`."""
+    """JSON for programs, also on a terminal: nothing is replaced, and control characters are written as `\\u001b`."""
     return _SUSPECT.sub(_escaped, json.dumps(value, ensure_ascii=False, **options))
 
 

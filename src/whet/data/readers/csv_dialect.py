@@ -27,7 +27,7 @@ class Dialect:
     delimiter: str
     quoted: bool = True
     backslash: bool = False
-    """Whether quotes inside a field are written \" and not doubled."""
+    """Whether quotes inside a field are written \\" and not doubled."""
     skip_blank: bool = False
     """Whether spaces after a delimiter are outside of the field: a, "b"."""
 
@@ -70,7 +70,7 @@ class Attempt:
 
     @property
     def has_labels(self) -> bool:
-        """Two columns, one of which holds few values again and again, as in `a text;joy`."""
+        """Return whether one of two columns repeats few values, as in `a text;joy`."""
         columns = list(zip(*self.rows, strict=True)) if self.consistent and self.width == 2 else []
         return self.dialect.delimiter != "," and any(map(_all_recur, columns))
 
@@ -88,7 +88,7 @@ def find_dialect(sample: Sequence[str], whole: bool, suffix: str, config: DataCo
     candidates = [usual] if usual else [",", "\t", ";", "|"]
     attempts = [_best_quoting(sample, whole, delimiter, config) for delimiter in candidates]
     if suffix == ".txt":
-        # Plain text has commas too: only a header, a tab or a column of labels says that it is a table.
+        # Plain text has commas too: only a header, a tab or a column of labels shows that it is a table.
         attempts = [a for a in attempts if a.dialect.delimiter == "\t" or a.names_known or a.has_labels]
     consistent = [attempt for attempt in attempts if attempt.consistent]
     if len(consistent) > 1:

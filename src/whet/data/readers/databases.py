@@ -1,4 +1,4 @@
-"""SQLite and DuckDB files: one table, read and never written."""
+"""Reads SQLite and DuckDB files: one table, read-only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DUCKDB_SETTINGS = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
 }
-"""A file that was sent by a stranger reaches nothing but itself."""
+"""Settings that keep an untrusted file from accessing anything but itself."""
 
 
 def is_duckdb(start: bytes) -> bool:
@@ -39,11 +39,11 @@ def is_duckdb(start: bytes) -> bool:
 
 
 def read_sqlite(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
-    """The one table with rows, or the one that --sheet names. Views are not run."""
+    """Return the only table with rows, or the one that --sheet names. Views are not run."""
     limit = int(config.max_field_mb * 1_000_000)
 
     def connect() -> Any:
-        # A file in a folder that cannot be written has no journal beside it, and may be taken as it is.
+        # A file in a read-only folder has no journal, and may be read as it is.
         for how in ("mode=ro", "immutable=1"):
             with contextlib.suppress(sqlite3.OperationalError):
                 connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?{how}", uri=True)
@@ -105,7 +105,7 @@ def _read(
 
 
 def _table(names: Sequence[str], connection: Any, config: DataConfig, path: Path) -> str:
-    """The table of that name, or the only one with rows."""
+    """Return the table of that name, or the only one with rows."""
     listed = ", ".join(map(neutral, names))
     if config.sheet is not None:
         found = own_name(config.sheet, names)
@@ -136,7 +136,7 @@ def _row(names: Sequence[str], cells: Sequence[Any]) -> SizedRow:
 
 
 def _plain(cell: Any) -> Any:
-    """Values that only databases have, as the others write them."""
+    """Convert values that only databases have to the types of the other readers."""
     if isinstance(cell, decimal.Decimal):
         return float(cell)
     if isinstance(cell, datetime.date | datetime.time | uuid.UUID):

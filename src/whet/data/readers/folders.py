@@ -25,7 +25,7 @@ BINARY = (
     ".toml", ".yaml",
 )  # fmt: skip
 ABOUT = ("readme", "license", "licence", "copying", "changelog", "notes", "about")
-"""Beginnings of the names of files that tell about the others."""
+"""Beginnings of the names of files that describe the others."""
 MAX_CLASS_FILES, FEWEST_LINES = 100, 3
 UNLABELLED = ("unsup", "unsupervised", "unlabeled", "unlabelled")
 
@@ -96,7 +96,7 @@ def split_files(folder: Path) -> dict[str, tuple[Path, ...]]:
 
 
 def _plain_split_files(entries: list[Path]) -> dict[str, tuple[Path, ...]]:
-    """train.txt, val.txt and test.txt: text files that are named after splits, where there are no tables."""
+    """Return train.txt, val.txt and test.txt: text files that are named after splits, if there are no tables."""
     named = [(split_of(path), path) for path in entries if _is_plain(path)]
     found: dict[str, list[Path]] = {}
     for split, path in named:
@@ -106,7 +106,7 @@ def _plain_split_files(entries: list[Path]) -> dict[str, tuple[Path, ...]]:
 
 
 def _is_plain(path: Path) -> bool:
-    """A file of text that is no table and does not tell about other files."""
+    """Return whether this is a text file that is no table and describes no other files."""
     return (
         path.is_file()
         and plain_suffix(path) not in (*TABLES, *BINARY, ".md")
@@ -116,7 +116,7 @@ def _is_plain(path: Path) -> bool:
 
 
 def _labelled_files(folder: Path) -> Source | None:
-    """A file for each label: pos.txt and neg.txt with a text a line, reviews.pos and reviews.neg, or tables."""
+    """Return one file per label: pos.txt and neg.txt with one text per line, reviews.pos and reviews.neg, or tables."""
     entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith((".", "_")))
     splits = {split_of(entry): entry for entry in entries if entry.is_dir()}
     if splits and all(splits) and len(splits) == len(entries):
@@ -130,7 +130,7 @@ def _labelled_files(folder: Path) -> Source | None:
 
 
 def _files_by_label(folder: Path) -> dict[str, Path]:
-    """The files by what their names differ in; nothing where they are not one table for each label."""
+    """Return the files by the part in which their names differ; empty unless there is one table per label."""
     entries = [entry for entry in sorted(folder.iterdir()) if not entry.name.startswith((".", "_"))]
     tables = [path for path in entries if path.is_file() and plain_suffix(path) in TABLES]
     files = tables or [path for path in entries if _is_plain(path)]
@@ -152,7 +152,7 @@ def _has_lines(path: Path) -> bool:
 
 
 def read_labelled_files(found: dict[str, dict[str, Path]], config: DataConfig, scratch: Path) -> dict[str, RawSplit]:
-    """The rows of each file with its label behind them; a text a line where the files are no tables."""
+    """Return the rows of each file with its label added; one text per line if the files are no tables."""
     lines = dataclasses.replace(config, delimiter="none", header="no")
     splits = {}
     for split, labels in found.items():
@@ -175,7 +175,7 @@ def read_labelled_files(found: dict[str, dict[str, Path]], config: DataConfig, s
 
 
 def _with_label(split: RawSplit, label: str) -> RawSplit:
-    """The same with one label for all rows."""
+    """Return the rows with one label for all of them."""
     import pyarrow as pa
 
     field = pa.field("label", pa.string())
@@ -208,7 +208,7 @@ def _labelled_folders(folder: Path, folders: list[Path]) -> Source | None:
             files = sorted(path for path in sub.iterdir() if path.is_file() and not path.name.startswith("."))
             texts = [path for path in files if path.suffix.lower() == ".txt"]
             if not texts and all(path.suffix == "" for path in files):
-                texts = files  # as news groups keep their articles: 51060, 51061, …
+                texts = files  # news groups store articles like this: 51060, 51061, …
             if not texts:
                 return None
             if sub.name.casefold() in UNLABELLED:

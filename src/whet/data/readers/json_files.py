@@ -17,7 +17,7 @@ from whet.errors import DataError
 WHOLE_FILE_LIMIT = 200_000_000
 """Largest object of columns, which must be read at once."""
 MAX_CELLS = 100
-"""Cells of a row that is a list and no object."""
+"""Largest number of cells in a row that is a list instead of an object."""
 
 
 def read_json(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
@@ -50,7 +50,7 @@ def _one_object_per_line(start: str) -> bool:
 
 
 def _holds_rows(line: str) -> bool:
-    """One object that holds a list of rows, as a server answers, all in one line."""
+    """Return whether this is one object with a list of rows, as from a server, all in one line."""
     lists = [value for value in json.loads(line).values() if isinstance(value, list) and len(value) > 1]
     return any(all(isinstance(row, dict) for row in rows) for rows in lists)
 
@@ -128,7 +128,7 @@ def _list_rows(path: Path, encoding: str, limit: int) -> Iterator[tuple[Row, int
 
 
 def splits_inside(path: Path, config: DataConfig) -> dict[str, str]:
-    """By split the name of its list of rows, where one object holds a list for each split; else nothing."""
+    """Return the name of each split's list of rows, if one object holds a list per split; else empty."""
     with open_text(path, config.encoding) as text:
         try:
             start = text.read(65_536).lstrip()
@@ -146,7 +146,7 @@ def _are_rows(value: Any) -> bool:
 
 
 def read_split_inside(path: Path, name: str, config: DataConfig, scratch: Path) -> RawSplit:
-    """The rows of the list of this name."""
+    """Return the rows of the list of this name."""
     limit = int(config.max_field_mb * 1_000_000)
 
     def rows() -> Iterator[SizedRow]:
@@ -176,7 +176,7 @@ def _object_rows(path: Path, encoding: str) -> Iterator[SizedRow]:
     value = _whole_object(path, encoding)
     lists = {name: column for name, column in value.items() if isinstance(column, list)}
     of_rows = {name: rows for name, rows in lists.items() if rows and all(isinstance(r, dict) for r in rows)}
-    if any(len(rows) > 1 for rows in of_rows.values()):  # beside them one object tells about the whole
+    if any(len(rows) > 1 for rows in of_rows.values()):  # next to them, one object describes the whole file
         of_rows = {name: rows for name, rows in of_rows.items() if len(rows) > 1}
     if len(of_rows) == 1:
         rows = next(iter(of_rows.values()))

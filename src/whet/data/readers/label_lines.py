@@ -1,4 +1,5 @@
-"""Lines that begin with their label: `NUM:date When was …`, `__label__good A text`, `__label__a __label__b A text`."""
+"""Reads lines that begin with their label: `NUM:date When was …`, `__label__good A text`, `__label__a __label__b A
+text`."""
 
 from __future__ import annotations
 
@@ -16,15 +17,16 @@ from whet.errors import DataError
 
 FASTTEXT = "__label__"
 FLAG = "space"
-"""What --delimiter says of such a file."""
+"""The value of --delimiter for such a file."""
 _FORMS = (re.compile(r"[A-Za-z]+:[A-Za-z_]+"), re.compile(r"[+-]?\d{1,2}"), re.compile(r"[A-Z][A-Z_-]+"))
-"""Words that no sentence begins with, line after line: `NUM:date`, `1`, `SPAM`."""
+"""Words that do not begin sentences line after line: `NUM:date`, `1`, `SPAM`."""
 _LABEL = re.compile(rf"{FASTTEXT}(\S*)\s*")
 FEWEST_LINES = 10
 
 
 def begins_with_label(sample: Sequence[str]) -> bool:
-    """Whether the first word of every line is its label: one form, few different ones, and a text behind each."""
+    """Return whether the first word of every line is its label: one form, few different ones, each followed by a
+    text."""
     split = [line.split(maxsplit=1) for line in sample if line.strip()]
     if len(split) < FEWEST_LINES or any(len(parts) < 2 for parts in split):
         return False
@@ -35,7 +37,7 @@ def begins_with_label(sample: Sequence[str]) -> bool:
 
 
 def may_begin_with_label(sample: Sequence[str]) -> bool:
-    """The same for plain words, of which nobody can say whether they belong to the text."""
+    """Return the same for plain words, which may as well belong to the text."""
     split = [line.split(maxsplit=1) for line in sample if line.strip()]
     first = [parts[0] for parts in split if len(parts) == 2]
     return len(split) >= FEWEST_LINES and len(first) == len(split) and _recur(first)
@@ -48,7 +50,7 @@ def _recur(words: Sequence[str]) -> bool:
 
 
 def read_label_lines(lines: Iterator[str], path: Path, config: DataConfig, scratch: Path) -> RawSplit:
-    """The label in one column and the text in the other; a list of labels where a line has several."""
+    """Return the label in one column and the text in the other; a list of labels if a line has several."""
     import pyarrow as pa
 
     spill = Spill(scratch / f"{len(list(scratch.iterdir()))}.arrow")
@@ -83,7 +85,7 @@ def read_label_lines(lines: Iterator[str], path: Path, config: DataConfig, scrat
 
 
 def _cut(line: str) -> tuple[list[str], str]:
-    """The labels and the text of a line."""
+    """Split a line into labels and text."""
     rest, labels = line.strip(), []
     while found := _LABEL.match(rest):
         labels.append(found[1])
@@ -101,7 +103,7 @@ def _split(spill: Spill, path: Path, surrogates: int) -> RawSplit:
 
 
 def _with_one_label(split: RawSplit) -> RawSplit:
-    """The same with the one label of each line, and not a list of it."""
+    """Return the lines with a single label instead of a list."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

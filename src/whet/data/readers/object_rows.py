@@ -1,4 +1,4 @@
-"""Rows that come as objects (JSON, databases) as typed columns; what lies inside objects gets a dotted name."""
+"""Converts rows given as objects (JSON, databases) to typed columns; fields of objects get dotted names."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ BATCH_CHARACTERS = 16_000_000
 LOOKED_INTO = 1000
 """Rows whose objects are looked into for the names of what they hold."""
 MAX_INNER = 100
-"""Names inside objects that become columns."""
+"""Largest number of names inside objects that become columns."""
 KINDS: dict[type, str] = {str: "text", bool: "truth", int: "whole", float: "number", dict: "nested"}
 Row = dict[str, Any]
 SizedRow = tuple[Row, int]
-"""A row, and about how many characters it takes."""
+"""A row, and its approximate number of characters."""
 
 
 def split_of_objects(rows: Callable[[], Iterator[SizedRow]], path: Path, config: DataConfig, scratch: Path) -> RawSplit:
-    """The rows, which can be asked for again. Values keep their type; a column that mixes types cannot be used."""
+    """Return the rows, which can be read again. Values keep their type; a column of mixed types cannot be used."""
     kinds: dict[str, str] = {}
     inner: dict[str, None] = {}
     place = scratch / f"{len(list(scratch.iterdir()))}.arrow"
@@ -54,7 +54,7 @@ def split_of_objects(rows: Callable[[], Iterator[SizedRow]], path: Path, config:
 
 
 def _folded(everything: RawSplit, kinds: dict[str, str], config: DataConfig) -> RawSplit:
-    """The columns of the rows themselves and those that the settings name; the others for where these do not do."""
+    """Return the columns of the rows and those that the settings name; the others only if these are not enough."""
     import pyarrow as pa
 
     named = dotted_names(config)

@@ -47,9 +47,9 @@ class RawSplit:
     surrogates: int = 0
     """Number of lone surrogates replaced, because UTF-8 cannot encode them."""
     unfolded: RawSplit | None = None
-    """The same rows with what lies inside objects as columns, for a source whose own columns do not do."""
+    """Return the same rows with the fields of objects as columns, for a source whose own columns are not enough."""
     label_hint: tuple[str, ...] = ()
-    """Flags with which the file would have a label column, for where it has none."""
+    """Flags with which the file would have a label column, if it has none."""
     kept: Any = None
     """Numbers of the remaining rows, counted from 1 in the source; None for all of them."""
 

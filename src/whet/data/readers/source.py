@@ -60,7 +60,7 @@ def find_source(source: Any, config: DataConfig, scratch: Path) -> Source:
 
 
 def _with_splits_inside(found: Source, config: DataConfig) -> Source:
-    """One JSON file that holds a list of rows for each split is a source of these splits."""
+    """Return a source with the splits of a JSON file that holds a list of rows per split."""
     from whet.data.readers.json_files import read_json, splits_inside
 
     paths = found.files.get("train", ())

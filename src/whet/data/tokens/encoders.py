@@ -37,7 +37,7 @@ class Encoded:
     cut_first: Counts
     cut_second: Counts
     windows: Counts | None = None
-    """Rows of each text; None where each has one."""
+    """Number of rows of each text; None if each has one."""
 
     def never_empty(self, token: int) -> Encoded:
         """Add this token to rows without any: a model cannot read empty rows."""
@@ -56,9 +56,9 @@ class Encoder(Protocol):
 
 
 def choose_encoder(tokenizer: Any, first: Any, second: Any | None, max_length: int, long: Long = "head") -> Encoder:
-    """The fast way if it gives what the tokenizer gives on rows of this chunk; otherwise the tokenizer.
+    """Return the fast encoder if it equals the tokenizer on rows of this chunk; otherwise the tokenizer.
 
-    What is not the head of a text no tokenizer gives by itself: it is put together from the tokenizer's own tokens.
+    Tokenizers only return the head of a text. Other parts are built from the tokenizer's own tokens.
     """
     call, pairs = CallingEncoder(tokenizer, max_length), second is not None
     fast = FastEncoder.of(tokenizer, max_length, pairs=pairs)
@@ -152,7 +152,7 @@ def _plain(backend: Any, text: str) -> list[int]:
 
 
 def called_frame(tokenizer: Any, pairs: bool) -> Frame | None:
-    """The frame of any tokenizer, read off what a call gives; None where the texts are not found in it."""
+    """Return the frame of any tokenizer from the result of a call; None if the texts are not found in it."""
     plain = tokenizer("a", add_special_tokens=False)["input_ids"]
     found = tokenizer("a", "a" if pairs else None, verbose=False)
     ids, kinds = found["input_ids"], found.get("token_type_ids") or [0] * len(found["input_ids"])
@@ -173,7 +173,7 @@ def called_frame(tokenizer: Any, pairs: bool) -> Frame | None:
 
 @dataclass(frozen=True)
 class CalledWords:
-    """The tokens of texts without special ones, by calling the tokenizer."""
+    """Returns the tokens of texts without special ones, by calling the tokenizer."""
 
     call: CallingEncoder
 
@@ -192,7 +192,7 @@ class FastEncoder:
     from_left: bool
     long: Long = "head"
     odd_to_first: bool = False
-    """Which text of a pair keeps an odd token; see `longest_first`."""
+    """Whether the first text of a pair keeps an odd token; see `longest_first`."""
 
     @classmethod
     def of(cls, tokenizer: Any, max_length: int, *, pairs: bool) -> FastEncoder | None:
@@ -206,7 +206,7 @@ class FastEncoder:
 
     @classmethod
     def calling(cls, tokenizer: Any, max_length: int, *, pairs: bool) -> FastEncoder | None:
-        """The same with the tokens of any tokenizer, which is called for them."""
+        """Return the same encoder with the tokens of any tokenizer, which is called for them."""
         frame = called_frame(tokenizer, pairs)
         if frame is None:
             return None
@@ -267,7 +267,7 @@ def _require_room(max_length: int, frame: Frame, pairs: bool) -> None:
 def _place(
     text: Flat, starts: Counts, count: Counts, at: Counts, ids: NDArray[Any], types: NDArray[Any] | None, kind: int
 ) -> Counts:
-    """Copy a part of one text to where it belongs in every row; returns the places behind it."""
+    """Copy a part of one text to its place in every row; return the next free places."""
     target = slice_indices(at, count)
     ids[target] = text.ids.take(slice_indices(starts, count))
     if types is not None:
@@ -324,7 +324,7 @@ class CallingEncoder:
         return Encoded(ids, lengths, types, *self._cuts(first, second))
 
     def plain(self, texts: Any) -> Flat:
-        """The tokens of texts without special ones, uncut."""
+        """Return the tokens of texts without special ones, uncut."""
         rows, _ = self._call(texts, None, add_special_tokens=False)
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         return Flat(np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum())), lengths)

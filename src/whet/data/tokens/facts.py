@@ -51,7 +51,7 @@ class TokenFacts:
     window_rows: int = 0
     """Rows that are read in several windows."""
     windows: int = 0
-    """How many windows those are."""
+    """Number of these windows."""
     same: int = 0
     """Different texts with equal tokens."""
     same_places: tuple[int, ...] = ()

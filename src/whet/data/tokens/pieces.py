@@ -1,8 +1,8 @@
-"""Which tokens of a text that is too long are read: its head, its head and tail, or all of it in windows.
+"""Chooses the tokens that are read of a long text: its head, its head and tail, or all of it in windows.
 
-A window is a row that the model reads, as long as rows may be. The windows of a text are spread evenly from its first
-token to its last; neighbours share at least an eighth, so that a sentence at an edge stands whole in one of them.
-Of a pair, both texts move on together.
+A window is one row of the model, with the maximum length. The windows of a text are spread evenly from its first
+token to its last. Neighbours share at least an eighth, so that a sentence at an edge is complete in one of them. Both
+texts of a pair advance together.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Counts = NDArray[np.int64]
 Long = Literal["head", "head-tail", "windows"]
 
 OVERLAP_PART = 8
-"""Windows that follow one another share at least one part of so many."""
+"""Consecutive windows share at least one part in this many."""
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,15 @@ class Pieces:
 
     owner: Counts
     parts: list[list[tuple[Counts, Counts]]]
-    """Of the first text and of the second one of a pair: what is read of each row, as (start, count) in its text."""
+    """For the first text, and the second one of a pair: the part of each row, as (start, count) in its text."""
     windows: Counts | None = None
-    """How many rows each text has; None where each has one."""
+    """Number of rows of each text; None if each has one."""
 
 
 def choose_pieces(lengths: list[Counts], kept: list[Counts], long: Long, *, from_left: bool) -> Pieces:
-    """What is read of texts with so many tokens, where so many of each fit into a row.
+    """Return the parts to read of texts with these lengths, for this room per row.
 
-    A head is the other end of the text for a tokenizer that cuts `from_left`.
+    With a tokenizer that cuts `from_left`, the head is the end of the text.
     """
     rows = np.arange(len(lengths[0]), dtype=np.int64)
     if long == "windows":
@@ -46,7 +46,7 @@ def choose_pieces(lengths: list[Counts], kept: list[Counts], long: Long, *, from
 
 
 def _head_and_tail(whole: Counts, keep: Counts) -> list[tuple[Counts, Counts]]:
-    """Half of the room for each; a text that fits is all head."""
+    """Return half of the room for each; a text that fits is all head."""
     tail = np.where(whole > keep, keep // 2, 0)
     return [(np.zeros_like(whole), keep - tail), (whole - tail, tail)]
 

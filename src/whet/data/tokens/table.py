@@ -63,31 +63,31 @@ class Truncation:
 class Tokens:
     """Rows one after another: row i is `ids[offsets[i]:offsets[i + 1]]`.
 
-    A text (or a pair) is one row, or several where long texts are read in windows. Labels, lengths and everything that
-    is said of a split go by texts; only what the model computes on goes by rows.
+    A text (or a pair) is one row, or several windows. Labels, lengths and statistics of a split are per text; only
+    the model computes per row.
     """
 
     ids: NDArray[np.int32]
     offsets: NDArray[np.int64]
     types: NDArray[np.uint8] | None
     labels: NDArray[Any] | None
-    """int64 [n], or float32 [n, k] (multilabel) or [n] (regression); None where any text is unlabelled."""
+    """int64 [n], or float32 [n, k] (multilabel) or [n] (regression); None if any text is unlabelled."""
     truncation: Truncation
     fingerprint: str
     texts: NDArray[np.int64] | None = None
-    """Text i is the rows from `texts[i]` to `texts[i + 1]`; None where every text is one row."""
+    """Text i is the rows from `texts[i]` to `texts[i + 1]`; None if every text is one row."""
 
     def __len__(self) -> int:
         return len(self.begins) - 1
 
     @property
     def begins(self) -> NDArray[np.int64]:
-        """Where the tokens of each text begin, and where the last one's end."""
+        """Start of each text's tokens, and the end of the last one's."""
         return self.offsets if self.texts is None else self.offsets[self.texts]
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Tokens that are read of each text, those twice that stand in two windows."""
+        """Number of tokens read of each text; tokens in two windows count twice."""
         return np.diff(self.begins)
 
     @property
@@ -98,22 +98,22 @@ class Tokens:
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
 
     def rows_of(self, texts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The rows of these texts, text after text."""
+        """Return the rows of these texts, text after text."""
         if self.texts is None:
             return texts
         starts = self.texts[texts]
         return slice_indices(starts, self.texts[texts + 1] - starts)
 
     def text_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The text of each of these rows."""
+        """Return the text of each of these rows."""
         return rows if self.texts is None else np.searchsorted(self.texts, rows, side="right") - 1
 
     def windows(self, texts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many rows each of these texts has."""
+        """Return the number of rows of each of these texts."""
         return np.ones(len(texts), np.int64) if self.texts is None else self.texts[texts + 1] - self.texts[texts]
 
     def taken(self, texts: NDArray[np.int64]) -> Tokens:
-        """Only these texts, in this order."""
+        """Return only these texts, in this order."""
         rows, windows = self.rows_of(texts), self.windows(texts)
         where = slice_indices(self.offsets[rows], self.row_lengths[rows])
         return dataclasses.replace(
@@ -129,12 +129,12 @@ class Tokens:
 
 
 def _ends(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where parts of these sizes begin, one after another, and where the last one ends."""
+    """Return the starts of consecutive parts of these sizes, and the end of the last one."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
 
 
 def tokens_of(chunk: Encoded) -> Tokens:
-    """Rows in memory as a table without labels."""
+    """Return rows in memory as a table without labels."""
     texts = None if chunk.windows is None else _ends(chunk.windows)
     return Tokens(chunk.ids, _ends(chunk.lengths), chunk.types, None, Truncation().plus(chunk), "", texts)
 

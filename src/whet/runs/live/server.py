@@ -39,7 +39,7 @@ POLL_SECONDS = 0.05
 HEARTBEAT_SECONDS = 15.0
 CONNECTIONS = 100
 READING_SECONDS = 0.2
-"""How long an answer that lists runs may read those that it does not know yet."""
+"""Time limit for reading new runs while listing them."""
 KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
 
 Send = Callable[[Any], Awaitable[None]]
@@ -74,9 +74,9 @@ class Library:
         return self._tails.setdefault(path, Tail(path))
 
     def lines(self, since: int = 0, seconds: float = READING_SECONDS) -> dict[str, Any]:
-        """Runs in short that were read after this revision; a run is read again only when it has changed.
+        """Return summaries of the runs read after this revision; a run is read again only if it has changed.
 
-        Reading stops after so long: a page shows what there is, and asks again while there is `more`.
+        Reading stops at a time limit: a page shows what it has, and requests again while there is `more`.
         """
         with self._turn:
             paths, until, more = self.runs(), time.monotonic() + seconds, False
@@ -97,7 +97,7 @@ class Library:
 
 @dataclass(frozen=True)
 class _Read:
-    """What was read of a run when its records had this stamp."""
+    """The summary of a run, with the stamp of its records."""
 
     stamp: tuple[int, int]
     revision: int

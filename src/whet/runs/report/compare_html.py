@@ -40,12 +40,12 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Lead:
-    """What a page says above the comparison that it shows: a tuning, what came of it."""
+    """The lead text above a comparison: the result of a tuning."""
 
     title: str
     sentences: tuple[str, ...]
     shares: dict[str, float]
-    """What each setting explains of the differences; empty where that is not known."""
+    """Share of the differences explained by each setting; empty if unknown."""
     shares_title: str = ""
 
 
@@ -74,7 +74,7 @@ def write_comparison(comparison: Comparison, path: Path, lead: Lead | None = Non
 
 
 def _in_short(comparison: Comparison, records: Sequence[Sequence[Record]]) -> list[dict[str, Any]]:
-    """The runs as `templates/many.js` shows them, with the scores of the comparison."""
+    """Return the runs for `templates/many.js`, with the scores of the comparison."""
     found = []
     for entry, seen in zip(comparison.entries, records, strict=True):
         score = entry.score

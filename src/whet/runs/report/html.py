@@ -69,7 +69,7 @@ def render_html(report: Report) -> str:
 def render_page(
     template: str, charts: Sequence[Chart], styles: Sequence[str], many: dict[str, Any] | None = None, **content: Any
 ) -> str:
-    """A page that carries its styles, its scripts and the data of its charts, and `many` runs if it compares them."""
+    """Return a page with its styles, its scripts and the data of its charts, and of `many` runs if it compares them."""
     from markupsafe import Markup
 
     scripts = ("scales.js", "chart.js", *(["many.js"] if many else []), "report.js")

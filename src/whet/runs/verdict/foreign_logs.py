@@ -1,4 +1,4 @@
-"""Curves of other tools, so that whoever did not train with whet can still ask it.
+"""Reads the curves of other tools for `whet verdict`.
 
 | file                 | what is read                                                                  |
 |----------------------|-------------------------------------------------------------------------------|

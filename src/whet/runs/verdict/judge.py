@@ -1,4 +1,4 @@
-"""What the learning curves of a run mean: one sentence, how sure it is, and the flag to change.
+"""Judges the learning curves of a run: a sentence, its confidence, and the flag to change.
 
     verdict_of(records).sentence
     judge(CurveData(...)).as_dict()
@@ -92,7 +92,7 @@ def verdict_of(records: Iterable[Record]) -> Verdict:
 
 
 def verdict_name(records: Iterable[Record]) -> str:
-    """The verdict in a word, without asking how sure it is: that takes most of the time."""
+    """Return the verdict's name without its confidence, which takes most of the time."""
     return first_call(CurveFeatures(curve_data(list(records)))).verdict
 
 

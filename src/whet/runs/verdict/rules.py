@@ -295,7 +295,7 @@ def overfitting(s: CurveFeatures) -> Call | None:
 
 
 def _less_overfitting(s: CurveFeatures, stop: int, severe: bool) -> str:
-    """Where the score held, only the probabilities are too sure; fewer epochs of few rows would cost score."""
+    """Return advice for a score that held, when only the probabilities are too sure: fewer epochs would cost score."""
     if severe or s.data.score is None:
         return (
             f"Keep the best step; next time {words.epochs(s, words.share(s, stop))} or --patience 3; more data, "

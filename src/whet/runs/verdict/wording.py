@@ -83,7 +83,7 @@ def partly_unknown(s: CurveFeatures) -> str:
 
 
 def partly_unread(s: CurveFeatures) -> str:
-    """What comes after any other advice where much of the text is longer than the model reads."""
+    """Return advice about text beyond the length limit, which follows any other advice."""
     if s.data.unread < MUCH_UNREAD:
         return ""
     return f" {s.data.unread:.0%} of the text is not read: --long windows reads all of it."
