@@ -99,7 +99,7 @@ class TrainStep:
     def _fused(self, live: LiveStep, tokens: Tokens) -> Tensor:
         self.path = "fused"
         self._in_buffers = True
-        # A sum, so that groups of unequal batches come out as the mean over all of their rows.
+        # A sum, so that groups of unequal batches give the mean over all rows.
         divisor = float(len(tokens)) if self.accumulate == 1 else 1.0
         with self._whole_group(live):
             total = live.backward(tokens, self._loss_of(tokens), divisor, self._calls)

@@ -51,10 +51,10 @@ class Moments:
                 moments[f"{name}:{kind}"].copy_(rows)
 
     def write(self, updates: int) -> None:
-        """Give the optimizer the state that it would have after so many updates.
+        """Give the optimizer the state after so many updates.
 
-        Moments are views of the flat buffers. Where those hold a part of the vocabulary, that of the word embedding is
-        a copy in full size.
+        Moments are views of the flat buffers. If those hold only a part of the vocabulary, the moment of the word
+        embedding is a copy in full size.
         """
         self.steps, self._given = None, []
         if not updates:
