@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from whet.cli.options import resolve, setting_option, settings_options
+from whet.cli.options import ShortHelpCommand, resolve, setting_option, settings_options
 from whet.utils.text import json_text
 
 if TYPE_CHECKING:
@@ -22,8 +22,14 @@ SHORT = {
     "contrastive": "contrast",
 }
 
+COMMON = (
+    *("minutes", "trials", "models", "run", "text", "pair", "label", "drop", "validation", "test", "model"),
+    *("epochs", "learning_rate", "batch_size", "metric", "config_file", "as_json"),
+)
+"""The most common flags."""
 
-@click.command()
+
+@click.command(cls=ShortHelpCommand, common=COMMON)
 @click.argument("source", required=False)
 @click.option("--minutes", type=float, default=20.0, help="Time for the trainings [20].", metavar="X")
 @click.option("--trials", type=int, help="Stop after so many trainings.", metavar="N")
