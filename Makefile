@@ -9,7 +9,7 @@ RELEASED_EXTRAS := serve onnx excel tensorboard
 AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
 APT := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -y -qq -o Acquire::http::Timeout=20 -o Acquire::Retries=1
 
-.PHONY: demo test test-avx2 browser compat check types lint format slow fuzz soak mutants audit docs release-check bench clean
+.PHONY: demo test test-avx2 browser compat check types lint format slow fuzz soak mutants audit docs figures release-check clean
 
 # torch first and from the constraints: they name a CPU build, which is much smaller than the default one.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -93,6 +93,10 @@ mutants: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/site/reference.py
 	$(BIN)/zensical build --strict --clean
+
+# Tables and charts of README and docs from benchmarks/results/*.json.
+figures: $(VENV)/.installed
+	$(BIN)/python benchmarks/figures.py
 
 # Known vulnerabilities of the pins. Without a registry there is nothing to compare with, and nothing fails.
 AUDIT := .audit/bin/pip-audit
