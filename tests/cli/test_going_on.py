@@ -67,3 +67,20 @@ def test_a_run_lists_the_rows_that_it_left_out(
     told = capsys.readouterr()
     assert json.loads(told.out)["splits"]["test"]["rows"] == 2
     assert "Rows left out (--drop): test 1 duplicate." in told.err
+
+
+@pytest.mark.parametrize("command", ["check", "train"])
+def test_rules_that_leave_too_little_write_nothing_and_name_a_way_on(
+    command: str, tmp_path: Path, tiny_model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / "rows.csv", as_csv([*ROWS, ("", "odd"), ("", "odd"), ROWS[0]]))
+    flags = ["--write", str(tmp_path / "clean.csv")]
+    if command == "train":
+        flags = train_arguments(source, tiny_model_folder, tmp_path / "run")[2:]
+    assert main([command, str(source), *flags, "--drop", "empty,duplicate"]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == "whet: rows.csv: --drop empty leaves no training row of 'odd'."
+    assert told[-1].startswith(f"      Go on: whet {command} ")
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
+    assert main(shlex.split(told[-1].strip().removeprefix("Go on: whet "))) == 0
+    assert [*tmp_path.glob("clean.csv"), *tmp_path.glob("run")]

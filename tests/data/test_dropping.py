@@ -74,6 +74,13 @@ def test_other_rules_give_other_examples(tmp_path: Path) -> None:
     assert len({load(path, **each).fingerprint for each in settings}) == 3
 
 
+def test_only_rows_like_one_that_stays_are_near_duplicates(tmp_path: Path) -> None:
+    longer = f"{NEAR} with three more"
+    rows = [(NEAR, "bad"), (longer, "bad"), (longer, "bad"), (f"{longer} and again three", "bad"), *ROWS]
+    examples = load(write(tmp_path / "a.csv", as_csv(rows)), drop=("near-duplicate",))
+    assert dropped(examples) == {"train": {"near-duplicate": [2, 3]}}
+
+
 def test_drop_empty_is_the_rule_of_that_name(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", as_csv([*ROWS, ("", "bad")]))
     one, other = load(path, drop_empty=True), load(path, drop=("empty",))
@@ -112,9 +119,20 @@ def test_minus_one_is_dropped_as_unlabelled(tmp_path: Path) -> None:
             {"train": [*ROWS, *[(text(0), label) for label in ("odd", "odd")]]},
             ("conflict", "duplicate"),
             "drop='conflict' leaves no training row of 'odd'",
+            ("--min-rows", "2"),
+        ),
+        (
+            {"train": [*ROWS, ("", "odd")]},
+            ("all",),
+            "drop='empty' leaves no training row of 'odd'",
+            ("--min-rows", "2"),
+        ),
+        (
+            {"train": ROWS, "test": [(text(90), "bad"), (text(90), "good")]},
+            ("conflict", "duplicate"),
+            "drop='conflict' leaves no row of the test split.*leave out less: drop='duplicate'",
             ("--drop", "duplicate"),
         ),
-        ({"train": [*ROWS, ("", "odd")]}, ("all",), "drop='empty' leaves no training row of 'odd'", None),
         (
             {"train": ROWS[:2], "test": [*ROWS[:2], (text(9), "bad")]},
             ("leak",),
@@ -125,11 +143,11 @@ def test_minus_one_is_dropped_as_unlabelled(tmp_path: Path) -> None:
     ],
 )
 def test_a_split_or_a_label_is_not_emptied(
-    tmp_path: Path, files: dict[str, Rows], drop: tuple[str, ...], message: str, go_on: tuple[str, ...] | None
+    tmp_path: Path, files: dict[str, Rows], drop: tuple[str, ...], message: str, go_on: tuple[str, ...]
 ) -> None:
     with pytest.raises(DataError, match=message) as caught:
         load(splits(tmp_path / "data", **files), drop=drop)
-    assert go_on is None or caught.value.go_on == go_on
+    assert caught.value.go_on == go_on
 
 
 def test_an_unknown_validation_label_is_not_taken_for_none(tmp_path: Path) -> None:

@@ -196,7 +196,11 @@ RULES: dict[str, Callable[[Splits, Task], Places]] = {
 def _nothing_left(split: RawSplit, name: str, dropped: Mapping[str, Any], config: DataConfig) -> DataError:
     if not dropped:
         return split.error(f"no row of the {name} split has a text.", "Add rows.")
-    return _too_much(split, f"no row of the {name} split", list(dropped), config)
+    go_on = _fewer(list(dropped), config)
+    less = f", or leave out less: {' '.join(go_on)}" if go_on else ""
+    return split.error(
+        f"--drop {','.join(dropped)} leaves no row of the {name} split.", f"Add rows{less}.", go_on=go_on
+    )
 
 
 def _refuse_lost_labels(
@@ -219,11 +223,16 @@ def _refuse_lost_labels(
     place = reader.task.labels.index(lost)
     own = read.labels == place if read.labels.ndim == 1 else read.labels[:, place] > 0
     rules = [rule for rule, numbers in dropped.items() if np.isin(read.rows[own], numbers).any()]
-    raise _too_much(raw, f"no training row of {neutral(lost)!r}", rules or ["empty"], config)
+    less = _fewer(rules or ["empty"], config)
+    raise raw.error(
+        f"--drop {','.join(rules or ['empty'])} leaves no training row of {neutral(lost)!r}.",
+        f"Add rows, or leave out the label, too: --min-rows 2{', or less: ' + ' '.join(less) if less else ''}.",
+        go_on=("--min-rows", "2"),
+    )
 
 
-def _too_much(split: RawSplit, what: str, rules: list[str], config: DataConfig) -> DataError:
+def _fewer(rules: list[str], config: DataConfig) -> tuple[str, ...]:
+    """Return the flag without these rules; nothing where the data would be refused without them."""
     others = [rule for rule in config.drops if rule not in rules]
-    less = f"leave out less: --drop {','.join(others)}" if others else "leave --drop out"
-    go_on = ("--drop", ",".join(others)) if others and not config.drop_empty else ()
-    return split.error(f"--drop {','.join(rules)} leaves {what}.", f"Add rows, or {less}.", go_on=go_on)
+    needed = {"empty", "unlabelled", "leak"} & set(rules)
+    return ("--drop", ",".join(others)) if others and not needed and not config.drop_empty else ()

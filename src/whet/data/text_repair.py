@@ -78,6 +78,8 @@ def _suspects(texts: Any, kind: str) -> Any:
     import numpy as np
     import pyarrow.compute as pc
 
+    if kind != "html-entities" and pc.all(pc.string_is_ascii(texts)).as_py():
+        return np.zeros(0, np.int64)
     found = pc.match_substring_regex(texts, _PATTERNS[kind])
     return np.flatnonzero(pc.fill_null(found, False).to_numpy(zero_copy_only=False))
 

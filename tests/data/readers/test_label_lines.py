@@ -64,6 +64,11 @@ def test_sentences_keep_their_first_word(tmp_path: Path, first: str) -> None:
     assert load_examples(path, labelled=False).rows["test"].row(1)["text"] == f"{first} {text(1)}"
 
 
+def test_numbered_lines_keep_their_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.txt", "".join(f"{n} {text(n)}\n" for n in range(1, 31)))
+    assert load_examples(path, labelled=False).rows["test"].row(0)["text"] == f"1 {text(1)}"
+
+
 def test_one_column_is_there_for_the_asking(tmp_path: Path) -> None:
     path = lines(tmp_path / "rows.txt", "__label__{label} {text}")
     examples = load_examples(path, DataConfig(delimiter="none"), labelled=False)
