@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -266,3 +267,15 @@ def test_of_a_source_with_validation_rows_a_share_is_held_out_and_its_test_rows_
     some, others, source = held_out("with")
     assert (len(some), len(others), source) == (31, 100, "test")
     assert all(text in given.read_text() for text in some)
+
+
+def test_a_trial_is_stopped_at_its_deadline_between_two_steps() -> None:
+    from whet.training.choice import Rule
+    from whet.training.plan import StepDone
+
+    rule = Rule("accuracy")
+    module._Watcher(None, None, rule).on_event(StepDone(1), None)  # type: ignore[arg-type]
+    module._Watcher(None, time.monotonic() + 600, rule).on_event(StepDone(1), None)  # type: ignore[arg-type]
+    with pytest.raises(Stopped) as stopped:
+        module._Watcher(None, time.monotonic() - 1, rule).on_event(StepDone(1), None)  # type: ignore[arg-type]
+    assert stopped.value.reason == "stopped"
