@@ -8,7 +8,7 @@ import pytest
 
 from whet.config import make_config
 from whet.errors import UsageError
-from whet.training.plan import Plan, choose_metric, make_plan
+from whet.training.plan import Plan, State, choose_metric, make_plan
 
 
 def plan(total: int = 10, metric: str = "accuracy", has_validation: bool = True, **settings: Any) -> Plan:
@@ -54,3 +54,10 @@ def test_the_metric_is_the_tasks_own_or_the_one_asked_for() -> None:
     assert choose_metric("loss", "binary") == "loss"
     with pytest.raises(UsageError, match="'spearman', and a binary task"):
         choose_metric("spearman", "binary")
+
+
+def test_before_its_first_step_a_run_has_nothing() -> None:
+    state = State()
+    assert (state.step, state.stale, state.seconds, state.ended) == (0, 0, 0.0, "")
+    assert (state.best_step, state.evaluated, state.saved) == (-1, -1, -1)
+    assert state.best_score is state.best_loss is state.best_error is None
