@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import mutants_known as known
-from mutants_made import SOURCES, Mutant, drawn
+from mutants_made import SOURCES, Mutant, drawn, lines_of_functions
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "mutants.md"
@@ -181,8 +181,11 @@ def _measure(file: str) -> dict[str, Any]:
 
 
 def tests_for(mutant: Mutant, tests: dict[str, Any]) -> list[str]:
-    """Those that reach its lines, the module's own first, then the quick ones. Where a line runs at import: all."""
-    lines = set(range(mutant.line, mutant.last_line + 1))
+    """Those that reach its lines, the module's own first, then the quick ones. Where a line runs at import: all.
+
+    Coverage counts an import for the test that happens to be the first to need the module.
+    """
+    lines = set(range(mutant.line, mutant.last_line + 1)) & lines_of_functions(mutant.module)
     of_module = {test: each for test, each in tests.items() if mutant.module in each["lines"]}
     chosen = {test: each for test, each in of_module.items() if lines & set(each["lines"][mutant.module])} or of_module
     own = f"/test_{Path(mutant.module).stem}.py"

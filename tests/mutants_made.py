@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 import hashlib
 import random
 import re
@@ -128,6 +129,14 @@ def mutants_of(module: str) -> list[Mutant]:
     text = (SOURCES / "whet" / module).read_text(encoding="utf-8")
     found = [mutant(module, text, node, new) for node in nodes(ast.parse(text)) for new in replacements(node)]
     return sorted((each for each in found if each.before != each.after), key=lambda each: (each.line, each.name))
+
+
+@functools.cache
+def lines_of_functions(module: str) -> frozenset[int]:
+    """The lines that run when something is called, and not at import."""
+    tree = ast.parse((SOURCES / "whet" / module).read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return frozenset(line for each in functions for line in range(each.body[0].lineno, each.end_lineno + 1))
 
 
 def mutant(module: str, text: str, node: Any, new: ast.AST) -> Mutant:

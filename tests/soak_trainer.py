@@ -43,13 +43,13 @@ class KilledTrainer:
     def kill(self, tally: Tally) -> None:
         """One to three kills, then the training may end."""
         path, home = PATHS[tally.trials % len(PATHS)], self._home(f"trainer-{tally.trials}")
-        tally.trials += 1
         for _ in range(self.chosen.choice((1, 1, 2, 3))):
             command = self._start(home, path)
             time.sleep(self.chosen.random() * self.seconds[path])
             command.signal(signal.SIGKILL)
             tally.interruptions += command.wait() == -signal.SIGKILL
         status = self._start(home, path).wait()
+        tally.trials += 1
         if status != 0:
             tally.stuck += 1
             tally.troubles.append(f"{home.name}: exit {status}; {(home / 'output.txt').read_text()[-300:]}")
