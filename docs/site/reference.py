@@ -96,8 +96,10 @@ def type_words(hint: Any) -> str:
 def python_names() -> Iterator[str]:
     yield "# Python\n"
     yield "Names are loaded when they are first used, so `import whet` takes milliseconds.\n"
-    for name in sorted(whet.__all__, key=str.lower):
-        found = getattr(whet, name)
+    inside_engines = {"ray.Predictor": whet.ray.Predictor, "spark.predict_udf": whet.spark.predict_udf}
+    named = {name: getattr(whet, name) for name in whet.__all__} | inside_engines
+    for name in sorted(named, key=str.lower):
+        found = named[name]
         if not found.__module__.startswith("whet"):
             yield f"## `{name}`\n\nThat of `{found.__module__.split('.')[0]}`, unchanged.\n"
             continue
