@@ -123,3 +123,9 @@ def test_rows_that_the_engine_would_take_otherwise_are_left_to_the_library(
     trainer = make_trainer(tmp_path, train=rows.map(change), **SHORT)
     trainer.create_optimizer_and_scheduler(2)
     assert reason in fast_path.why_stock(trainer, trainer.get_train_dataloader())
+
+
+def test_a_data_set_is_read_once_however_often_its_columns_are_removed(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, **SHORT)
+    first, second = (fast_path.table_of(trainer, trainer.get_eval_dataloader().dataset) for _ in range(2))
+    assert first is second

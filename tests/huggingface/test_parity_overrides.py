@@ -154,3 +154,10 @@ def test_a_callback_has_the_same_effect(name: str, tmp_path: Path) -> None:
     args = {**EVERY_TWO, "metric_for_best_model": "loss", "logging_steps": 2}
     args |= {"gradient_accumulation_steps": 2} if name == "stop within a step" else {}
     compare(Use(path, args, lambda: {"callbacks": [make()]}), tmp_path)
+
+
+@pytest.mark.parametrize("order", ["group_by_length", "sequential"])
+def test_the_librarys_loop_goes_on_in_the_middle_of_an_epoch_in_the_same_order(order: str, tmp_path: Path) -> None:
+    path = "fused from step 0, then stock (the model has hooks) from step 5"
+    args = {"train_sampling_strategy": order, "max_steps": 8}
+    compare(Use(path, args, lambda: {"callbacks": [At(5, put_hook)]}), tmp_path)
