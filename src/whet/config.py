@@ -60,6 +60,9 @@ class DataConfig:
     rare: str | None = setting(
         None, "merge labels below --min-rows (or below 3 rows) into one of this name, such as other", "--rare"
     )
+    labels_from: str | None = setting(
+        None, "file of reviewed labels that `whet labels` wrote: what was accepted is trained on", "--labels-from"
+    )
     encoding: str = setting("utf-8", "encoding of text files", "--encoding")
     delimiter: str | None = setting(None, "what separates columns (found if not given)", "--delimiter")
     quoting: Literal["auto", "yes", "no"] = setting(

@@ -273,6 +273,6 @@ def test_markup_does_not_reach_the_terminal_as_markup(check: Check, tmp_path: Pa
     ],
 )
 def test_cells_that_a_spreadsheet_would_run(value: str, expected: str) -> None:
-    from whet.data.export import harmless_cell
+    from whet.utils.text import harmless_cell
 
     assert harmless_cell(value) == expected

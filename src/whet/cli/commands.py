@@ -21,6 +21,7 @@ COMMANDS = {
     "check": ("whet.cli.check:check", "Show what is in a data source and what is wrong with it."),
     "runs": ("whet.cli.runs:runs", "List the runs in a folder."),
     "verdict": ("whet.cli.verdict:verdict", "Explain what the learning curves of a run mean."),
+    "labels": ("whet.cli.labels:labels", "List labels that look wrong, and review them on a page."),
     "compare": ("whet.cli.compare:compare", "Compare runs: settings, scores, significance."),
     "report": ("whet.cli.report:report", "Write the report of a run."),
     "watch": ("whet.cli.watch:watch", "Show runs as a live page."),

@@ -24,6 +24,7 @@ from whet.data.labels import labels_of_task, understand_labels
 from whet.data.rare_labels import for_known_labels, without_rare
 from whet.data.readers.raw_table import RawSplit
 from whet.data.readers.source import Source, find_source, read_source
+from whet.data.reviewed_labels import Decision, ReviewedLabels, decisions_of
 from whet.data.source_digests import digests
 from whet.data.split_writer import SplitWriter, write_made_splits
 from whet.errors import DataError, shortened_list
@@ -83,11 +84,14 @@ def load_examples(
     config = config or DataConfig()
     with tempfile.TemporaryDirectory(prefix="whet-") as spool:
         found = find_source(source, config, Path(spool))
-        whole = [whole_below] if whole_below else []
-        key = fingerprint(VERSION, _settings(config), digests(found, config), labelled, _task_key(task), *whole)
+        more: list[Any] = [whole_below] if whole_below else []
+        decisions = decisions_of(config, labelled, Path(spool))
+        if decisions is not None:
+            more.append([config.labels_from, *([row, *vars(each).values()] for row, each in decisions.items())])
+        key = fingerprint(VERSION, _settings(config), digests(found, config), labelled, _task_key(task), *more)
 
         def build(folder: Path) -> None:
-            _Builder(found, config, folder, labelled, task, whole_below).build()
+            _Builder(found, config, folder, labelled, task, whole_below, decisions).build()
 
         return _open(get_or_build("examples", key, build, note=found.name, echo=echo))
 
@@ -95,7 +99,7 @@ def load_examples(
 def _settings(config: DataConfig) -> dict[str, Any]:
     """Return the settings that change the examples: not the paths, and not the allowed findings."""
     settings = dataclasses.asdict(config)
-    for name in ("source", "validation", "test", "allow", "folds", "drop", "drop_empty"):
+    for name in ("source", "validation", "test", "allow", "folds", "drop", "drop_empty", "labels_from"):
         settings.pop(name)
     return {**settings, "drops": config.drops}
 
@@ -108,11 +112,20 @@ class _Builder:
     """Reads a source once and writes its examples into a folder."""
 
     def __init__(
-        self, found: Source, config: DataConfig, folder: Path, labelled: bool, task: Task | None, whole_below: int = 0
+        self,
+        found: Source,
+        config: DataConfig,
+        folder: Path,
+        labelled: bool,
+        task: Task | None,
+        whole_below: int = 0,
+        decisions: Mapping[int, Decision] | None = None,
     ) -> None:
         self.whole_below = whole_below
         self.found, self.config, self.folder = found, config, folder
         self.labelled, self.task = labelled, task
+        self.decisions = decisions
+        self.reviewed: ReviewedLabels | None = None
         self.messages: list[str] = list(found.notes)
         self.telling: list[str] = []
 
@@ -121,6 +134,7 @@ class _Builder:
         scratch.mkdir()
         raw = self._splits(read_source(self.found, self.config, scratch))
         self._note_files(raw)
+        source_rows = raw["train"].rows if "train" in raw else 0
         first = raw.get("train") or next(iter(raw.values()))
         want_label = self.labelled or self.task is not None
         columns, raw = self._columns_anywhere(first, raw, want_label)
@@ -132,8 +146,13 @@ class _Builder:
         reader = self._reader(raw, columns)
         if self.labelled and reader is not None:
             self.telling = shortcut_columns(first, columns, reader)
+        if self.decisions is not None and reader is not None:
+            self.reviewed = ReviewedLabels.of(Path(str(self.config.labels_from)), self.decisions, reader)
         writers = self._write(raw, columns, reader, scratch)
         self._check(raw, writers, reader, lambda: self._rules_that_go_on(raw, columns, reader, scratch))
+        if self.reviewed is not None and reader is not None:
+            self.reviewed.refuse_missing(source_rows)
+            self.messages.append(self.reviewed.summary(reader.task.labels)[0])
         shutil.rmtree(scratch)
         self._note_loss(raw, writers)
         self.messages += summary_lines(cleaning.as_dict())
@@ -282,11 +301,14 @@ class _Builder:
         writers: dict[str, SplitWriter] = {}
         for name, split in raw.items():
             if name == "train" and self.labelled and made and reader is not None:
-                parts, line = write_made_splits(split, columns, reader, self.config, self.folder, scratch, shares)
+                parts, line = write_made_splits(
+                    split, columns, reader, self.config, self.folder, scratch, shares, self.reviewed
+                )
                 self.messages.append(line)
                 writers.update(parts)
             else:
                 writer = SplitWriter(self.folder / f"{name}.arrow", name, columns, self.config)
+                writer.reviewed = self.reviewed if name == "train" else None
                 writer.write_all(split, reader)
                 writers[name] = writer
         order = [*ORDER, *(name for name in writers if name not in ORDER)]
@@ -349,6 +371,7 @@ class _Builder:
             "rare_rows": {name: w.rare for name, w in writers.items() if w.rare},
             "unseen_labels": {name: dict(counts.most_common(20)) for name, counts in unseen.items()},
             "unseen_rows": dict(reader.unseen_rows) if reader else {},
+            "reviewed_labels": self.reviewed.summary(reader.task.labels)[1] if self.reviewed and reader else {},
         }
 
 

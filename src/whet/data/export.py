@@ -13,24 +13,13 @@ from whet.config import DataConfig
 from whet.data.readers.raw_table import BATCH_ROWS, RawSplit
 from whet.data.readers.text_files import first_bytes, mend_surrogates
 from whet.errors import DataError, UsageError
+from whet.utils.text import harmless_cell
 
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 OUTPUTS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".xlsx")
 
 Row = dict[str, Any]
 Chunk = Any
 """Rows as an Arrow record batch, or as a list of JSON objects."""
-
-
-def harmless_cell(value: str) -> str:
-    """Return the value, with a quote in front if a spreadsheet would run it as a formula. Numbers stay numbers."""
-    if not value.startswith(FORMULA_STARTS):
-        return value
-    try:
-        float(value)
-    except ValueError:
-        return "'" + value
-    return value
 
 
 # Reading -------------------------------------------------------------------------------------------

@@ -74,6 +74,11 @@ class LabelReader:
             self.unseen_rows[name] += sum(codes[code] for code in unknown)
         return pa.array(places, pa.int64()).take(encoded.indices)
 
+    def place_of(self, value: str) -> int | None:
+        """The place of one label; None for a missing one, and for one that the task does not have."""
+        place = self._place(value, self._index())
+        return None if place == LEFT_OUT else place
+
     def _place(self, value: str, index: Mapping[str, int]) -> int | None:
         return None if self.is_missing(value) else index.get(self._spelled(value), self.others)
 

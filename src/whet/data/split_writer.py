@@ -12,6 +12,7 @@ from whet.config import DataConfig
 from whet.data.columns import Columns, label_columns
 from whet.data.label_reader import LEFT_OUT, LabelReader
 from whet.data.readers.raw_table import RawSplit, Spill
+from whet.data.reviewed_labels import ReviewedLabels
 from whet.data.splits import NAMES, assign, describe
 from whet.data.text_hashes import row_keys
 from whet.data.text_repair import repaired
@@ -33,6 +34,8 @@ class SplitWriter:
         self.repaired: set[int] = set()
         """Numbers of the rows with a repaired text."""
         self.label_counts: Counter[int] = Counter()
+        self.reviewed: ReviewedLabels | None = None
+        """Decisions about the labels of these rows."""
         self._hashes: dict[str, Any] = {}
         self._writer: Any = None
 
@@ -65,12 +68,16 @@ class SplitWriter:
             yield self._without_empty(batch)
 
     def write(self, batch: Any) -> None:
+        """Decided labels replace the given ones here, after rows were dealt into splits by the given labels."""
+        self._write(batch if self.reviewed is None else self.reviewed.apply(batch))
+
+    def _write(self, batch: Any) -> None:
         import pyarrow as pa
 
         if batch.nbytes > LARGEST_BATCH and batch.num_rows > 1:
             middle = batch.num_rows // 2
-            self.write(batch.slice(0, middle))
-            self.write(batch.slice(middle))
+            self._write(batch.slice(0, middle))
+            self._write(batch.slice(middle))
             return
         for name in ("text", "pair"):
             if name in batch.schema.names:
@@ -234,6 +241,7 @@ def write_made_splits(
     folder: Path,
     scratch: Path,
     shares: dict[str, float],
+    reviewed: ReviewedLabels | None = None,
 ) -> tuple[dict[str, SplitWriter], str]:
     """Write train, and validation or test or both, from the training rows of a source."""
     import numpy as np
@@ -265,6 +273,8 @@ def write_made_splits(
     )
     present = [side for side in range(3) if (sides == side).any()]
     writers = {NAMES[s]: SplitWriter(folder / f"{NAMES[s]}.arrow", NAMES[s], columns, config) for s in present}
+    for writer in writers.values():
+        writer.reviewed = reviewed
     _deal_out(spill, sides, writers)
     writers["train"].rare = first.rare
     return writers, describe(sides, [name for name, share in shares.items() if share > 0])

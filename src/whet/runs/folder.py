@@ -11,6 +11,8 @@ model.sums.json    what proves that the files in it are those that were written
 predictions.parquet
 baselines.json     simpler answers to the same rows, with what they score
 report.html
+labels/            folds that `whet labels` trained for a run that had none
+label_errors.csv   rows whose label looks wrong; reviewed.csv: decisions about them, append-only
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from whet.data.folds import KEPT
 from whet.errors import ArtifactError
 from whet.records import AVERAGED, End, Evaluation, Part, Start, shipped_evaluation
 from whet.runs.folder import RunFolder, sum_of
+from whet.runs.predictions import PREDICTIONS
 from whet.runs.progress import duration
 from whet.training.choice import Choice, choose
 from whet.training.evaluation import evaluation_record
@@ -64,10 +65,18 @@ class FoldedRun(RunOfParts):
     """Trains the folds, pools their held-out logits, and trains the shipped model."""
 
     def __init__(
-        self, folder: RunFolder, job: Job, numbers: Array, interrupts: Interrupts, echo: Echo, on_event: EventHandler
+        self,
+        folder: RunFolder,
+        job: Job,
+        numbers: Array,
+        interrupts: Interrupts,
+        echo: Echo,
+        on_event: EventHandler,
+        *,
+        measure_only: bool = False,
     ) -> None:
         super().__init__(folder, job, interrupts, echo, on_event)
-        self.numbers = numbers
+        self.numbers, self.measure_only = numbers, measure_only
         self.count = int(numbers.max()) + 1
         self.measured = np.flatnonzero(numbers != KEPT)
         config, total = job.prepared.config, job.plan.total_steps
@@ -81,7 +90,7 @@ class FoldedRun(RunOfParts):
 
     @property
     def trainings(self) -> list[Job]:
-        return [*(fold.job for fold in self.folds), self.job]
+        return [*(fold.job for fold in self.folds), *([] if self.measure_only else [self.job])]
 
     def run(self, *, resuming: bool, changed: str = "") -> None:
         """`changed` lists the settings that differ from those that the run was started with."""
@@ -94,7 +103,10 @@ class FoldedRun(RunOfParts):
         with self._ending():
             for fold in self.folds:
                 self._train(fold, initial)
-        self._ship(initial, begun, changed)
+        if self.measure_only:
+            self._keep_held_out()
+        else:
+            self._ship(initial, begun, changed)
 
     def _start(self) -> Start:
         from whet.training.metadata import majority_answer, prior, start_record
@@ -262,16 +274,32 @@ class FoldedRun(RunOfParts):
         assert labels is not None
         return labels[self.measured]
 
-    # The shipped model
+    # The shipped model, or only what was held out
+
+    def _keep_held_out(self) -> None:
+        """Write what the folds held out, and train no model to keep."""
+        from whet.training.export import write_predictions
+
+        if self.ranks.is_main:
+            pooled, scored = self._kept_logits(self._choice())
+            write_predictions(self.folder.path / PREDICTIONS, self.job, {}, pooled)
+            score = scored.metrics.get(self.job.metric, scored.loss)
+            seconds = self._seconds()
+            self._append(End(step=0, reason="finished", best_step=scored.step, best_score=score, seconds=seconds))
+
+    def _kept_logits(self, choice: Choice) -> tuple[Pooled, Evaluation]:
+        """The logits of the weights that were chosen for all folds, and the evaluation of them."""
+        at = {each.number: OF_AVERAGE if choice.averaged else self._own_steps(each.job)[-1] for each in self.folds}
+        scored = shipped_evaluation(self.folder.records())
+        assert scored is not None
+        return self._pooled(at), scored
 
     def _ship(self, initial: InitialState, begun: bool, changed: str) -> None:
         """Train on all rows; the score is that of the folds."""
         pooled = scored = choice = None
         if self.ranks.is_main:
             choice = self._choice()
-            at = {each.number: OF_AVERAGE if choice.averaged else self._own_steps(each.job)[-1] for each in self.folds}
-            pooled, scored = self._pooled(at), shipped_evaluation(self.folder.records())
-            assert scored is not None
+            pooled, scored = self._kept_logits(choice)
             self.echo(
                 f"Held out by {self.count} folds: {self.job.metric} "
                 f"{scored.metrics.get(self.job.metric, scored.loss):.4f} on {scored.rows:,} rows. "

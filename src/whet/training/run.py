@@ -32,10 +32,14 @@ def train_run(
     config: Config,
     *,
     accept_changes: bool = False,
+    measure_only: bool = False,
     echo: Echo = lambda line: None,
     on_event: EventHandler = lambda event, job: None,
 ) -> RunFolder:
-    """Train to the end of the plan, or resume an interrupted run."""
+    """Train to the end of the plan, or resume an interrupted run.
+
+    With `measure_only`, a run of folds ends with its held-out predictions and trains no final model.
+    """
     from whet.integrations.trackers import available
 
     if config.run.offline:
@@ -50,7 +54,7 @@ def train_run(
         if not ranks.is_main:
             echo, on_event = ignore, ignore  # only the main process prints
         with ranks.publish_error():
-            return _train_on_rank(ranks, source, config, interrupts, accept_changes, echo, on_event)
+            return _train_on_rank(ranks, source, config, interrupts, accept_changes, measure_only, echo, on_event)
 
 
 def _train_on_rank(
@@ -59,6 +63,7 @@ def _train_on_rank(
     config: Config,
     interrupts: Interrupts,
     accept_changes: bool,
+    measure_only: bool,
     echo: Echo,
     on_event: EventHandler,
 ) -> RunFolder:
@@ -97,7 +102,7 @@ def _train_on_rank(
             with ranks.raise_on_all_ranks():
                 compare_with_before(folder, config, examples.fingerprint, accept_changes)
             echo(f"{folder.path} is finished already.")
-            if ranks.is_main and not (folder.path / "report.html").exists():
+            if ranks.is_main and not measure_only and not (folder.path / "report.html").exists():
                 write_report_quietly(folder, echo)
             return folder
         is_mine = ranks.is_main and not resuming
@@ -108,7 +113,7 @@ def _train_on_rank(
             prepared = make_tokens(config, examples, report, echo, interrupts.check, model)
             changed = changed or refuse_other_tokens(folder, before, prepared, accept_changes)
             job = make_job(prepared, echo, ranks, model=model)
-            training = _trained(config, folder, job, numbers, interrupts, echo, tell)
+            training = _trained(config, folder, job, numbers, interrupts, echo, tell, measure_only)
             expected = estimate(job, getattr(training, "trainings", ()))
             echo(expected.sentence())
             require_disk(folder.path, expected)
@@ -149,12 +154,13 @@ def _trained(
     interrupts: Interrupts,
     echo: Echo,
     on_event: EventHandler,
+    measure_only: bool = False,
 ) -> Any:
     """Return the object that trains: folds, several seeds, or one training."""
     if numbers is not None:
         from whet.training.folds import FoldedRun
 
-        return FoldedRun(folder, job, numbers, interrupts, echo, on_event)
+        return FoldedRun(folder, job, numbers, interrupts, echo, on_event, measure_only=measure_only)
     if config.train.seeds > 1:
         from whet.training.seeds import SeededRun
 

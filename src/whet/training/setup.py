@@ -71,10 +71,16 @@ class Job:
 
 
 def read_examples(source: Any, config: Config, echo: Echo) -> tuple[Examples, Audit]:
-    """Return the data and its audit, and echo what was read; errors of the audit raise here."""
+    """Return the data and its audit, and echo what was read; errors of the audit raise here.
+
+    A source may also be examples that were loaded before.
+    """
     if config.data.task != "auto":
         refuse_without_effect(config, config.data.task)
-    examples = load_examples(source, config.data, whole_below=whole_below(config), echo=echo)
+    if isinstance(source, Examples):
+        examples = source
+    else:
+        examples = load_examples(source, config.data, whole_below=whole_below(config), echo=echo)
     for line in examples.messages:
         echo(line)
     refuse_without_effect(config, examples.task.kind)

@@ -18,6 +18,7 @@ Echo = Callable[[str], None]
 SHOWN_CHARACTERS = 300
 """The longest part of a text that is stored or shown for one row."""
 REPLACED = "\ufffd"
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 ISOLATE, END_OF_ISOLATE = "\u2068", "\u2069"
 
 # All characters that may have to be replaced. Most texts hold none, and one search is enough.
@@ -91,6 +92,17 @@ def markdown_escaped(text: str) -> str:
     one_line = neutral(" ".join(text.split()))
     entities = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;", "#": "&#35;", "|": "&#124;"}
     return "".join(entities.get(char) or (f"\\{char}" if char in "\\`*_[]()~$!{}" else char) for char in one_line)
+
+
+def harmless_cell(value: str) -> str:
+    """Return the value, with a quote in front if a spreadsheet would run it as a formula. Numbers stay numbers."""
+    if not value.startswith(FORMULA_STARTS):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return "'" + value
+    return value
 
 
 def _neutral(text: str, kept: str) -> str:

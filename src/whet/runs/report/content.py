@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from whet.records import End, Evaluation, Finding, Record, shipped_evaluation
 from whet.runs.curves import Curves, curves
 from whet.runs.folder import RunFolder
+from whet.runs.label_errors import Suspects, find_suspects
 from whet.runs.label_words import facts_of
 from whet.runs.progress import duration
 from whet.runs.reading_words import how_read
@@ -138,6 +139,8 @@ class Report:
     calibration_words: str
     scatter: Chart | None
     worst: list[Example]
+    suspects: Suspects | None
+    """Rows whose given label is probably wrong; None where no model judged rows that it did not learn from."""
     data: DataPart
     settings: list[Setting]
     environment: list[tuple[str, str]]
@@ -207,6 +210,7 @@ class _Reader:
             calibration_words=self.part("calibration", lambda: self._calibration_words(examined), ""),
             scatter=self.part("scatter", lambda: self._scatter(examined), None),
             worst=self.part("worst rows", lambda: self._worst(examined, last), []),
+            suspects=self.part("label errors", lambda: find_suspects(self.folder), None),
             data=self.part("data", self._data, DataPart()),
             settings=self.part("settings", self._settings, []),
             environment=self.part("environment", self._environment, []),
