@@ -50,6 +50,29 @@ def speed(results: dict[str, Any]) -> str:
     return table(("work", "model", "machine", "stock contender", "stock", "whet", "ratio"), rows)
 
 
+def label_errors(results: dict[str, Any]) -> str:
+    """Means over the draws of each case: two figures for each ranking, three for each list."""
+    found = results["label_errors"]["found"]
+    cases = {(each["case"]["judge"], each["case"]["set"], each["case"]["share"]): None for each in found}
+    rows = []
+    for judge, name, share in sorted(cases, key=lambda case: (case[0], case[1] != "sst2", case[2])):
+        own = [e for e in found if (e["case"]["judge"], e["case"]["set"], e["case"]["share"]) == (judge, name, share)]
+
+        def mean(contender: str, number: str, own: list[dict[str, Any]] = own) -> float:
+            values = [each[number] for each in own if each["contender"] == contender]
+            return float(sum(values) / len(values))
+
+        rankings = ("whet", "cleanlab", "cleanlab, adjusted")
+        cells = [f"{mean(each, 'precision_first'):.3f}, {mean(each, 'recall_at_share'):.3f}" for each in rankings]
+        cells += [
+            f"{mean(each, 'listed'):.0f}: {mean(each, 'listed_precision'):.3f}, {mean(each, 'listed_recall'):.3f}"
+            for each in ("whet", "whet, calibrated", "cleanlab")
+        ]
+        rows.append((judge, name, f"{share:.0%}", len({each["case"]["seed"] for each in own}), *cells))
+    lists = ("list of whet", "list of whet, calibrated", "list of cleanlab")
+    return table(("judge", "set", "flipped", "draws", "whet", "cleanlab", "cleanlab, adjusted", *lists), rows)
+
+
 def recipes(results: dict[str, Any], metric: str = "accuracy") -> str:
     """Means over data sets of the means over draws, by contender and number of rows."""
     means = means_by_rows(results["recipes"]["scores"], metric)
@@ -63,7 +86,12 @@ def recipes_f1(results: dict[str, Any]) -> str:
     return recipes(results, "f1_macro")
 
 
-TABLES: dict[str, Callable[[dict[str, Any]], str]] = {"speed": speed, "recipes": recipes, "recipes-f1": recipes_f1}
+TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "speed": speed,
+    "recipes": recipes,
+    "recipes-f1": recipes_f1,
+    "label_errors": label_errors,
+}
 
 
 def of_stock(found: dict[str, Any] | None) -> list[tuple[str, dict[str, Any]]]:

@@ -1,12 +1,12 @@
 """How many flipped labels `whet labels` finds, beside cleanlab on the same out-of-fold probabilities.
 
-    python benchmarks/label_errors.py GLUE_FOLDER --json benchmarks/results/label_errors.json
+    python benchmarks/label_errors.py GLUE_FOLDER
 
 A share of the labels of some rows of SST-2 and MRPC is flipped. The probabilities come from five folds, by two ways:
 `trained` is the fine-tuning that `whet labels` does for a run without folds, `frozen` a logistic regression on what the
 pretrained model makes of the texts. GLUE has label errors of its own, which count as wrongly found here. Cases are
-independent of each other; a second call with the same --json goes on with what is missing. Nothing here is a
-measurement of time.
+independent of each other; a second call goes on with what is missing in benchmarks/results/label_errors.json. Nothing
+here is a measurement of time. `make figures` puts the table into docs/labels.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from results import FOLDER, write_results
 
 TEXTS = {"sst2": ("sentence",), "mrpc": ("sentence1", "sentence2")}
 SHARES = (0.05, 0.1, 0.2)
@@ -174,46 +174,15 @@ def measure(case: Case, glue: str, model: str) -> list[Found]:
     return found
 
 
-RANKINGS = ("whet", "cleanlab", "cleanlab, adjusted")
-"""Calibrating cannot change the ranking of two labels."""
-LISTS = ("whet", "whet, calibrated", "cleanlab")
-
-
-def markdown(found: list[Found]) -> Iterator[str]:
-    """Means over the draws, a row per case: of each ranking, then of each list."""
-    yield "| judge | set | flipped | draws | " + " | ".join(RANKINGS) + " | list of " + " | list of ".join(LISTS) + " |"
-    yield "|---|---|---|---|" + "---|" * (len(RANKINGS) + len(LISTS))
-    cases = dict.fromkeys((each.case.judge, each.case.set, each.case.share) for each in found)
-    for judge, name, share in sorted(cases, key=lambda case: (case[0], case[1] != "sst2", case[2])):
-        own = [each for each in found if (each.case.judge, each.case.set, each.case.share) == (judge, name, share)]
-
-        def mean(contender: str, number: str, own: list[Found] = own) -> float:
-            return float(np.mean([getattr(each, number) for each in own if each.contender == contender]))
-
-        cells = [f"{mean(each, 'precision_first'):.3f}, {mean(each, 'recall_at_share'):.3f}" for each in RANKINGS]
-        cells += [
-            f"{mean(each, 'listed'):.0f}: {mean(each, 'listed_precision'):.3f}, {mean(each, 'listed_recall'):.3f}"
-            for each in LISTS
-        ]
-        draws = len({each.case.seed for each in own})
-        yield f"| {judge} | {name} | {share:.0%} | {draws} | " + " | ".join(cells) + " |"
-
-
-def describe(found: list[Found]) -> dict[str, Any]:
-    from importlib.metadata import version
-
+def keep(found: list[Found], model: str) -> Path:
     packages = ("torch", "transformers", "scikit-learn", "cleanlab", "numpy")
-    return {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in packages},
-        "found": [asdict(each) for each in found],
-    }
+    return write_results("label_errors", packages, model=model, found=[asdict(each) for each in found])
 
 
-def read_found(path: Path | None) -> list[Found]:
+def read_found() -> list[Found]:
     """What an interrupted benchmark has measured already."""
-    if path is None or not path.exists():
+    path = FOLDER / "label_errors.json"
+    if not path.exists():
         return []
     return [Found(**{**each, "case": Case(**each["case"])}) for each in json.loads(path.read_text())["found"]]
 
@@ -227,10 +196,9 @@ def main() -> None:
     parser.add_argument("--shares", nargs="+", type=float, default=list(SHARES))
     parser.add_argument("--draws", type=int, default=1)
     parser.add_argument("--judges", nargs="+", default=list(JUDGES), choices=list(JUDGES))
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    found = read_found(options.json)
+    found = read_found()
     known = {each.case for each in found}
     cases = [
         Case(name, options.rows, share, seed, judge)
@@ -244,10 +212,7 @@ def main() -> None:
             continue
         found.extend(measure(case, options.glue, options.model))
         print(case, file=sys.stderr, flush=True)
-        if options.json:
-            options.json.parent.mkdir(parents=True, exist_ok=True)
-            options.json.write_text(json.dumps(describe(found), indent=1) + "\n")
-    print("\n".join(markdown(found)))
+        print(keep(found, options.model), file=sys.stderr)
 
 
 if __name__ == "__main__":
