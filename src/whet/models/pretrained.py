@@ -18,7 +18,6 @@ from whet.models.pooling import has_mean_layer, set_pooling
 from whet.models.safety import own_code, refuse_missing_tokenizer, refuse_other_tokenizer, refuse_unsafe_folder
 from whet.task import PROBLEM_TYPES, Task, saved_task
 from whet.utils.hf_libraries import skip_unused_imports, transformers_library
-from whet.utils.memory import is_memory_error
 
 if TYPE_CHECKING:
     import torch
@@ -328,6 +327,8 @@ def _explained(name: str) -> Iterator[None]:
                 f"The model {name!r} needs a package that is not installed: {reason[:200]}"
             ) from None
         except Exception as error:  # libraries differ: tokenizers raises plain Exception
+            from whet.utils.memory import is_memory_error  # it imports torch
+
             if is_memory_error(error):
                 raise EnvironmentFault(
                     f"The model {name!r} does not fit into memory.", "Close other programs, or take a smaller model."
