@@ -275,6 +275,13 @@ def test_a_loss_that_is_not_finite_is_the_plain_loops() -> None:
         assert torch.equal(torch.isnan(value), torch.isnan(both.step.model.state_dict()[name])), name
 
 
+@pytest.mark.parametrize("change", [lambda labels: labels.requires_grad_(), lambda labels: labels.bfloat16()])
+def test_labels_that_are_not_plain_numbers(change: Any) -> None:
+    batch = make_batches(1, kind="multilabel")[0]
+    both = Both(model_of())
+    both.take({**batch, "labels": change(batch["labels"])}, path="plain (the batch has tensors")
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [

@@ -226,6 +226,8 @@ class TrainStep:
             return None, f"the batch has {', '.join(batch)}"
         if any(not isinstance(value, torch.Tensor) or value.device.type != "cpu" for value in batch.values()):
             return None, "the batch is on the device already"
+        if any(value.requires_grad or value.dtype is torch.bfloat16 for value in batch.values()):
+            return None, "the batch has tensors that are not plain numbers"  # numpy does not take them
         mask = batch["attention_mask"].numpy().astype(bool)
         if any(value.shape != mask.shape for name, value in batch.items() if name != "labels") or mask.ndim != 2:
             return None, "the inputs of the batch differ in shape"
