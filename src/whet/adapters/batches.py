@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from whet.data.answer_columns import columns_of, joined, names_beside
+from whet.data.answer_columns import columns_of, free_column_names, joined
 from whet.data.columns import column_kind, own_name
 from whet.data.readers.python_objects import is_a, read_object
 from whet.errors import DataError, UsageError, shortened_list
@@ -42,7 +42,7 @@ class BatchLabeller:
 
     def names(self, columns: list[str]) -> dict[str, str]:
         """Return the names of the prediction columns next to these columns."""
-        return names_beside(list(self.types), columns)
+        return free_column_names(list(self.types), columns)
 
     def __call__(self, batch: Any) -> Any:
         """Return the batch with the predictions."""

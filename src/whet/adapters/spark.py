@@ -36,12 +36,12 @@ class PredictUdf:
         from pyspark.sql.types import StructField, StructType
 
         from whet.adapters.batches import column_of
-        from whet.data.answer_columns import names_beside
+        from whet.data.answer_columns import free_column_names
 
         for name in self.texts:
             column_of(name, frame.columns)  # a missing column raises before Spark starts
         types = dict(self.answers)
-        names = names_beside(list(types), frame.columns)
+        names = free_column_names(list(types), frame.columns)
         added = [StructField(names[name], from_arrow_type(kind)) for name, kind in types.items()]
         return StructType([*frame.schema.fields, *added])
 

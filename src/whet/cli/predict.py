@@ -236,7 +236,7 @@ def _write(
     path: Path, given: Given, own: dict[str, list[OwnRows]], predictions: list[Prediction], *, with_row: bool
 ) -> None:
     """Write the source's rows with the predictions; row numbers only if some rows were left out."""
-    from whet.data.answer_columns import flat, names_beside
+    from whet.data.answer_columns import flat, free_column_names
     from whet.data.export import picked, write_rows
 
     numbers = [row for rows in given.rows.values() for row in rows]
@@ -244,7 +244,7 @@ def _write(
         {**({"row": row} if with_row else {}), **flat(each)} for row, each in zip(numbers, predictions, strict=True)
     ]
     columns = list(dict.fromkeys(name for split in given.rows for table in own[split] for name in table.columns))
-    names = names_beside(list(added[0]), columns)
+    names = free_column_names(list(added[0]), columns)
     chunks = (chunk for split, rows in given.rows.items() for chunk in picked(own[split], rows))
     write_rows(path, columns, chunks, [{names[name]: value for name, value in line.items()} for line in added])
     if moved := {name: other for name, other in names.items() if name != other}:

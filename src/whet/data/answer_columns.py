@@ -35,8 +35,8 @@ def flat(prediction: Prediction) -> dict[str, Any]:
     return {"label": prediction.label, "probability": prediction.probability, **decided, **named}
 
 
-def names_beside(added: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
-    """Return the names of these columns next to others, which may contain a label column: it keeps its name."""
+def free_column_names(added: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
+    """Return names for these columns that are free next to `columns`; a label column there keeps its name."""
     return free_names({name: "predicted" if name == "label" else f"predicted_{name}" for name in added}, columns)
 
 
@@ -50,7 +50,7 @@ def with_answers(table: Any, predictions: Sequence[Prediction]) -> Any:
     if is_a(table, "polars", "LazyFrame"):
         table = table.collect()
     rows = [flat(each) for each in predictions]
-    names = names_beside(list(rows[0]) if rows else [], columns_of(table))
+    names = free_column_names(list(rows[0]) if rows else [], columns_of(table))
     if isinstance(table, list | tuple):
         return [{**own, **{names[name]: row[name] for name in row}} for own, row in zip(table, rows, strict=True)]
     return joined(table, {names[name]: [row[name] for row in rows] for name in names})

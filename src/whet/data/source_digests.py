@@ -15,7 +15,7 @@ from whet.data.readers.text_files import unreadable
 
 
 def digests(found: Source, config: DataConfig) -> list[Any]:
-    """What the source holds, as bytes or as values: the cache is never stale."""
+    """Return hashes of the source's bytes or values, so that the cache is never stale."""
     parts: list[Any] = [found.kind]
     for split, paths in found.files.items():
         parts.append([split, *([path.name, _file_digest(path)] for path in paths)])

@@ -224,7 +224,7 @@ class Stepper:
         return torch.nn.utils.clip_grad_norm_(self.parameters, limit)
 
     def add_step(self, step: int, loss: Tensor, norm: Tensor) -> Tensor:
-        """Add the step to the totals; return a flag on the device that tells whether it may change the weights."""
+        """Add the step to the totals; return a flag on the device: whether it may change the weights."""
         window = self.window
         good = torch.isfinite(norm) & torch.isfinite(loss) & (window.first_nonfinite_step < 0)
         window.first_nonfinite_step.copy_(

@@ -5,7 +5,7 @@
 
 Rows are held out before anything else. The first training is the default; the others are pruned by their evaluation
 curves. At the end the winner and the default are measured on the held-out rows, and the winner is shipped only if a
-paired test tells it from the default.
+paired test shows that it is better.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def _plan(
     predictor: Predictor, split: RawSplit, files: list[Path], config: DataConfig, part_rows: int, raw: bool
 ) -> dict[str, Any]:
     """Return the contents of the parts and how they are made: commands with equal plans write equal parts."""
-    from whet.data.answer_columns import names_beside
+    from whet.data.answer_columns import free_column_names
     from whet.data.columns import choose_columns
 
     columns = choose_columns(split, config, labelled=False)
@@ -106,7 +106,7 @@ def _plan(
         "inputs": [{"file": path.name, "bytes": path.stat().st_size, "end": _end_of(path)} for path in files],
         "model": predictor.fingerprint(),
         "texts": list(columns.texts),
-        "names": names_beside(list(answer_types(predictor.task, predictor.decisions)), split.columns),
+        "names": free_column_names(list(answer_types(predictor.task, predictor.decisions)), split.columns),
         "raw": raw,
         "rows": split.rows,
         "part_rows": part_rows,

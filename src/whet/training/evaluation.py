@@ -189,7 +189,7 @@ def compute_logits_on_all_ranks(
 
 
 def run_on_all_ranks(ranks: DistributedContext, compute: Callable[[], T]) -> T:
-    """Run this rank's part. If one rank was told to stop, all stop here."""
+    """Run this rank's part. If one rank got a signal to stop, all stop here."""
     stopped: Interrupted | None = None
     try:
         part = compute()

@@ -45,7 +45,7 @@ class NearPairs:
         return cls(near_duplicates(texts, keys), starts)
 
     def between(self, earlier: str, later: str) -> Any:
-        """Return pairs with one row in each of the two splits, as row numbers within them."""
+        """Return the pairs between two splits, as row numbers within each."""
         import numpy as np
 
         found, offsets = np.ones(len(self.pairs), bool), []

@@ -97,7 +97,7 @@ class Disconnected(Exception):
 
 
 async def read_body(receive: Receive, limits: Limits, held: BodyMemory, kept: list[int]) -> bytes:
-    """Return the whole body; the bytes taken from `held` are added to `kept`, for the caller to return."""
+    """Return the whole body. Its size is reserved in `held` and noted in `kept`, so that the caller can release it."""
     import asyncio
 
     body = bytearray()

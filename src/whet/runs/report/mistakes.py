@@ -67,7 +67,7 @@ class Example:
 class Cell:
     count: int
     share: float
-    """Of the rows with this true label."""
+    """Share of the rows with this true label."""
     link: str = ""
     """The anchor of this mistake's examples."""
 

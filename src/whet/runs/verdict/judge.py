@@ -159,7 +159,7 @@ def _no_better_than_constant(s: CurveFeatures) -> str:
 
 
 def _by_the_score(s: CurveFeatures) -> str:
-    """Return the advice for a good curve that does not decide."""
+    """Return the advice to go by the score, if the curve looks good but proves nothing."""
     if s.data.baselines is None:
         return "Go by the score on rows that played no part in training, not by the curve."
     return f"Go by the score, not by the curve: {words.interval(s.data.baselines)}."
@@ -294,7 +294,7 @@ def _replays(s: CurveFeatures) -> Counter[str]:
 
 
 def _doubt(s: CurveFeatures, call: Call, replayed: Counter[str]) -> str:
-    """Return the reason for doubt, few rows first, because much follows from them."""
+    """Return the reason for doubt. Few rows come first, because other doubts follow from them."""
     if few_rows(s) and call.verdict not in _WHATEVER_THE_ROWS:
         rows = f"{s.data.rows} evaluation rows determine a score of {s.data.metric} to {words.left_open(s)}"
         return f"Unsure: {rows}."
