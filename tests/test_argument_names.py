@@ -21,10 +21,10 @@ from whet.errors import UsageError
     [
         ("Try --epochs 5, or --drop-empty.", "Try epochs=5, or drop_empty=True."),
         ("a tenth of the rate (--lr)", "a tenth of the rate (learning_rate)"),
-        ("Use --task multiclass or --task regression.", "Say task='multiclass' or task='regression'."),
+        ("Use --task multiclass or --task regression.", "Use task='multiclass' or task='regression'."),
         ("Raise --max-field-mb if that is right.", "Raise max_field_mb if that is right."),
         ("left out (--min-rows --rare): 'a'", "left out (min_rows, rare): 'a'"),
-        ("Use --label sport,food or --label-delimiter '|'.", "Say label='sport,food' or label_delimiter='|'."),
+        ("Use --label sport,food or --label-delimiter '|'.", "Use label='sport,food' or label_delimiter='|'."),
         ("for pairs --text title --pair description", "for pairs text='title', pair='description'"),
         ("another --run, or --accept-changes to go on", "another run, or accept_changes=True to go on"),
         ("leave rare labels out (--min-rows N)", "leave rare labels out (min_rows=N)"),

@@ -206,5 +206,5 @@ def test_numbers_that_are_all_different_count_rows(kind: str, rows: int, distinc
 
 
 def test_two_columns_with_names_of_labels_are_listed() -> None:
-    with pytest.raises(DataError, match=r"the label: class, topic\. Say which"):
+    with pytest.raises(DataError, match=r"the label: class, topic\. Choose one"):
         load({"text": TEXTS, "class": LABELS, "topic": LABELS})

@@ -174,7 +174,7 @@ def _labels(y: Any) -> Array:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = column_or_1d(labels, warn=True)
     if labels.ndim != 1:
-        raise InputError(f"y has the shape {labels.shape}.", "Give one label a row; several labels are for whet.fit.")
+        raise InputError(f"y has the shape {labels.shape}.", "Give one label per row; several labels are for whet.fit.")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise InputError("y holds labels that are missing.", "Leave those rows out.")
     if labels.dtype.kind == "O" and any(label is None or label != label for label in labels.tolist()):

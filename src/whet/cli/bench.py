@@ -16,7 +16,7 @@ from whet.utils.text import json_text
 @click.argument("source", required=False)
 @click.option("--model", default="minilm", show_default=True, help="minilm, a local folder or a hub name.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
-@click.option("--batch-size", default=8, show_default=True, help="Rows a step.")
+@click.option("--batch-size", default=8, show_default=True, help="Rows per step.")
 @click.option("--steps", type=click.IntRange(min=1), default=40, show_default=True, help="Steps a turn.")
 @click.option("--rows", type=click.IntRange(min=1), default=2000, show_default=True, help="Rows to predict.")
 @click.option("--turns", type=click.IntRange(min=1), default=3, show_default=True, help="Turns of each, alternating.")

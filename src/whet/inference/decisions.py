@@ -212,7 +212,7 @@ def _places(task: Task, positive: str | None) -> list[int]:
     if positive is not None and positive not in task.labels:
         raise UsageError(f"There is no label {positive!r}.", nearest(positive, task.labels))
     if positive is not None and task.kind == "multilabel":
-        raise UsageError("--positive is for one label a row; with several each label has its own threshold.")
+        raise UsageError("--positive is for one label per row; with several each label has its own threshold.")
     if task.kind == "multilabel":
         return list(range(len(task.labels)))
     if positive is not None:

@@ -61,7 +61,7 @@ def model_card(folder: RunFolder) -> str:
         "",
         f"Verdict on the learning curves: {judged}",
         "",
-        f"Data: fingerprint `{data.get('fingerprint', '')}`, at most {data.get('max_length', '?')} tokens a row:",
+        f"Data: fingerprint `{data.get('fingerprint', '')}`, at most {data.get('max_length', '?')} tokens per row:",
         "`transformers.pipeline` reads as many with `truncation=True`.",
         *how_pipelines_read(data),
         "",
