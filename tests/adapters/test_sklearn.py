@@ -69,7 +69,7 @@ def test_parameters_are_settings_and_are_cloned(tiny_model_folder: Path) -> None
         (TEXTS, [1] * ROWS, "y has one class only: 1. A classifier needs at least two classes"),
         ("yes", [1], "X is one text"),
         (np.array([TEXTS] * 3).T, LABELS, "X has 3 columns"),
-        (TEXTS, np.eye(ROWS), "one label a row"),
+        (TEXTS, np.eye(ROWS), "one label per row"),
         (TEXTS, np.linspace(0, 1, ROWS), "Unknown label type: y is continuous. whet.fit trains on numbers"),
         (TEXTS, [None, *LABELS[1:]], "missing"),
         (TEXTS, [np.nan, *LABELS[1:]], "missing"),
