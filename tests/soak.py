@@ -33,6 +33,8 @@ from whet.tools.selftest.trials import InterruptionTrials, Outcome, Tally
 Trial = Callable[[InterruptionTrials, Tally, int], None]
 ROOT = Path(__file__).parent.parent
 REPORT = ROOT / "docs" / "reliability.md"
+KINDS = {"general": "general layers", "fused": "fused layers", "folds": "three folds", "seeds": "two seeds"}
+"""The runs that are interrupted, in words."""
 SAY_EVERY_SECONDS = 30.0
 
 
@@ -83,7 +85,7 @@ def trials(laboratory: InterruptionTrials, asked: argparse.Namespace) -> Iterato
     if asked.boundaries:
         for subject in laboratory.subjects:
             yield each(
-                f"kill -9 at every file boundary, {subject.name} layers",
+                f"kill -9 at every file boundary, {KINDS[subject.name]}",
                 lambda lab, tally, at, subject=subject: lab.kill_at_boundary(tally, at, subject),
                 subject.boundaries,
             )
@@ -202,7 +204,7 @@ def _interruptions(outcome: Outcome) -> str:
 
 
 def _boundaries(laboratory: InterruptionTrials) -> str:
-    counts = ", ".join(f"{subject.boundaries} with {subject.name} layers" for subject in laboratory.subjects)
+    counts = ", ".join(f"{subject.boundaries} ({KINDS[subject.name]})" for subject in laboratory.subjects)
     return f"""File boundaries of one run (before each open for writing, mkdir, rename, remove and fsync): {counts}.
 A signal that comes after the run has ended finds nothing to interrupt: such a trial is no interruption. Steps repeated
 are those between the checkpoint that a run went on from and the last step it had recorded: at most the {SAVE_EVERY}
