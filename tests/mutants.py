@@ -21,6 +21,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -262,13 +263,19 @@ def page(mutants: list[Mutant], outcomes: dict[str, str], asked: argparse.Namesp
     listed = "\n".join(f"- `{each.name}`: {each.reason or 'alive'}" for each in living)
     share = 100 * counts["killed"] / len(mutants)
     return TEMPLATE.format(
-        each=asked.each, seed=asked.seed, named=len(known.MUST_DIE), share=share, rows="\n".join(rows), living=listed
+        today=datetime.now(UTC).date(),
+        each=asked.each,
+        seed=asked.seed,
+        named=len(known.MUST_DIE),
+        share=share,
+        rows="\n".join(rows),
+        living=listed,
     )
 
 
 TEMPLATE = """# What the tests notice
 
-Written by `make mutants`, which runs `python tests/mutants.py --each {each} --seed {seed}`.
+Written by `python tests/mutants.py --each {each} --seed {seed}` on {today}; `make mutants` writes it anew.
 
 A mutant is a module with one small mistake in it: a comparison that is off at its boundary, another constant, an
 operator, a condition turned around, two arguments swapped, a statement left out. The seed draws {each} of each module;

@@ -378,3 +378,14 @@ def test_what_is_no_better_than_one_answer_is_not_to_be_shipped() -> None:
 def test_a_run_says_itself_what_constants_are_for(tmp_path: Any) -> None:
     with pytest.raises(UsageError, match="is a run"):
         read_observed(tmp_path, Constants(rows=3))
+
+
+@pytest.mark.parametrize(
+    ("score", "kind"),
+    [
+        (OVERFITTED.score, "Overfitting (overconfident) "),
+        ([0.7, 0.76, 0.85, 0.84, 0.78, 0.74, 0.72, 0.7], "Overfitting since"),
+    ],
+)
+def test_overfitting_that_costs_no_score_is_called_overconfident(score: Any, kind: str) -> None:
+    assert judge(dataclasses.replace(OVERFITTED, score=np.array(score))).sentence.startswith(kind)
