@@ -141,7 +141,7 @@ class Contexts:
             for line, contexts in data.contexts_by_lineno(str(BROKEN / "whet" / module)).items():
                 for test in set(contexts) & set(found):
                     found[test]["lines"].setdefault(module, []).append(line)
-        return {test: entry for test, entry in found.items() if entry["lines"] and test not in self.failed}
+        return {test: entry for test, entry in found.items() if test not in self.failed}
 
 
 def reaching() -> dict[str, Any]:
@@ -187,9 +187,10 @@ def tests_for(mutant: Mutant, tests: dict[str, Any]) -> list[str]:
     Coverage counts an import for the test that happens to be the first to need the module.
     """
     lines = set(range(mutant.line, mutant.last_line + 1)) & lines_of_functions(mutant.module)
-    of_module = {test: each for test, each in tests.items() if mutant.module in each["lines"]}
-    chosen = {test: each for test, each in of_module.items() if lines & set(each["lines"][mutant.module])} or of_module
     own = f"/test_{Path(mutant.module).stem}.py"
+    of_module = {test: each for test, each in tests.items() if mutant.module in each["lines"] or own in test}
+    chosen = {test: each for test, each in of_module.items() if lines & set(each["lines"].get(mutant.module, ()))}
+    chosen = chosen or of_module
     ordered = sorted(chosen, key=lambda test: (own not in test, chosen[test]["seconds"]))
     seconds, found = 0.0, []
     for test in ordered:
