@@ -15,7 +15,7 @@ import json, sys
 import numpy as np, torch
 from tests.conftest import random_tokens, small_model
 from whet.config import make_config
-from whet.data.tokens.batches import BatchOrder, share
+from whet.data.tokens.batches import BatchOrder, rank_slice
 from whet.task import Task
 from whet.utils.device import choose_hardware
 from whet.distributed.rendezvous import join_processes
@@ -37,7 +37,7 @@ losses, norms = [], []
 def steps(first, last):
     for step in range(first, last):
         rows = feed.order.at(step)
-        stepper(step, feed, rows, share(rows, ranks.rank, ranks.world), 1e-3)
+        stepper(step, feed, rows, rank_slice(rows, ranks.rank, ranks.world), 1e-3)
         norms.append(float(stepper.window.grad_norm))
         losses.append(float(stepper.window.loss))
 

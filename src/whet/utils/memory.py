@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
-
-import torch
+from typing import TYPE_CHECKING
 
 from whet.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    import torch
 
 WORDS = (
     "can't allocate memory",
@@ -20,6 +22,8 @@ WORDS = (
 
 def is_memory_error(error: BaseException) -> bool:
     """Return whether this is an out-of-memory error of the device or the host, in any of its forms."""
+    import torch
+
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if isinstance(error, OSError):
@@ -59,6 +63,8 @@ def free_cached_memory(device: torch.device) -> None:
     import ctypes
     import sys
 
+    import torch
+
     if device.type == "cuda":
         torch.cuda.empty_cache()
     elif sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim"):
@@ -69,6 +75,8 @@ def peak_memory_mb(device: torch.device) -> float:
     """Peak memory of this process: the GPU's if it computes there, else the host's."""
     import resource
     import sys
+
+    import torch
 
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
