@@ -208,6 +208,9 @@ class Predictor:
             chosen = [named[name] for name in (label if isinstance(label, list) else [label]) if name in named]
             yield Prediction(label, max(chosen, default=None), named, abstain, candidates)
 
+    explain = decode
+    """The name of `decode` in version 0.1."""
+
 
 def _loaded(path: str, settings: dict[str, Any]) -> Predictor:
     return Predictor(path, **settings)
