@@ -130,6 +130,13 @@ def test_a_score_that_fell_by_more_than_luck_is_refused(test: Paired, worse: boo
     module._refuse_worse(proof, int8=True, accept=worse)
 
 
+def test_rows_that_the_model_learned_are_called_so(exported: Path) -> None:
+    assert json.loads((exported / "proof.json").read_text())["learned"] is False  # it had validation rows of its own
+    lines = Proof(60, 0.0, 0, paired(0.0, 1.0), (1.0, 1.0), learned=True).lines()
+    assert lines[0].startswith("proof on 60 training rows")
+    assert lines[1].endswith("on rows that the model learned")
+
+
 def test_a_folder_of_others_and_a_missing_package_are_said(
     run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ import numpy as np
 from whet.errors import ArtifactError, DataError, EnvironmentFault, UsageError, missing_extra
 from whet.metrics.intervals import Paired, paired
 from whet.metrics.scores import MAIN_METRIC, evidence, higher_is_better, predicted
+from whet.records import start_of
 from whet.runs.folder import RunFolder, sum_of
 from whet.runs.report.mistakes import PredictedRows, read_answers
 
@@ -52,6 +53,8 @@ class Proof:
     """The scores of both with the interval of the difference."""
     rows_per_second: tuple[float, float]
     """Speed on this CPU, before and after."""
+    learned: bool = False
+    """Whether the model was trained on these rows, as that of a run with folds is: then its score is no measure."""
 
     @property
     def worse(self) -> bool:
@@ -62,11 +65,13 @@ class Proof:
     def lines(self) -> list[str]:
         """Describe the proof."""
         a, b, test = *self.rows_per_second, self.test
-        rows = f"proof on {self.rows} validation rows: largest difference of a logit {self.largest_difference:.2g}"
+        kind = "training" if self.learned else "validation"
+        rows = f"proof on {self.rows} {kind} rows: largest difference of a logit {self.largest_difference:.2g}"
         score = f"{test.metric} {test.a:.4f} before, {test.b:.4f} after: difference {test.difference:+.4f}"
         return [
             f"{rows}, {self.changed_labels} labels changed",
-            f"{score} ({test.low:+.4f} to {test.high:+.4f}, p = {test.p_value:.2g})",
+            f"{score} ({test.low:+.4f} to {test.high:+.4f}, p = {test.p_value:.2g})"
+            + (", on rows that the model learned" if self.learned else ""),
             f"rows per second on this CPU: {a:.0f} before, {b:.0f} after",
         ]
 
@@ -97,7 +102,8 @@ def export_onnx(run: Path | str, output: Path, *, int8: bool = False, accept: bo
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
         _write(folder, predictor, scratch, int8)
-        proof = prove(predictor, scratch, answers)
+        start = start_of(folder.records())
+        proof = prove(predictor, scratch, answers, learned=start is not None and start.folds > 0)
         _refuse_worse(proof, int8, accept)
         (scratch / PROOF).write_text(json.dumps(dataclasses.asdict(proof), indent=1) + "\n", encoding="utf-8")
         shutil.rmtree(output, ignore_errors=True)
@@ -252,8 +258,8 @@ def quiet_exporter() -> Iterator[None]:
 # Proving -------------------------------------------------------------------------------------------
 
 
-def prove(predictor: Predictor, folder: Path, answers: PredictedRows) -> Proof:
-    """Run every validation row through both models."""
+def prove(predictor: Predictor, folder: Path, answers: PredictedRows, *, learned: bool = False) -> Proof:
+    """Run every row that was measured through both models."""
     kind = predictor.task.kind
     exported = _predict_module(folder).Model(folder)
     rows: Any = answers.texts if answers.pairs is None else list(zip(answers.texts, answers.pairs, strict=True))
@@ -261,7 +267,7 @@ def prove(predictor: Predictor, folder: Path, answers: PredictedRows) -> Proof:
     predictor.logits(answers.texts[:4], None if answers.pairs is None else answers.pairs[:4])
     began = time.perf_counter()
     before = predictor.logits(answers.texts, answers.pairs)
-    check_interrupt = time.perf_counter()
+    switched = time.perf_counter()
     after = exported.logits(rows)
     ended = time.perf_counter()
     changed = predicted(kind, before) != predicted(kind, after)
@@ -272,7 +278,8 @@ def prove(predictor: Predictor, folder: Path, answers: PredictedRows) -> Proof:
         largest_difference=float(np.abs(before - after).max()),
         changed_labels=0 if kind == "regression" else int(changed.reshape(len(rows), -1).any(axis=1).sum()),
         test=test,
-        rows_per_second=(len(rows) / (check_interrupt - began), len(rows) / (ended - check_interrupt)),
+        rows_per_second=(len(rows) / (switched - began), len(rows) / (ended - switched)),
+        learned=learned,
     )
 
 
