@@ -33,6 +33,8 @@ def _check(condition: bool, name: str, value: object, rule: str) -> None:
 
 DROPS = ("empty", "unlabelled", "conflict", "leak", "duplicate", "near-duplicate")
 """The rules by which rows are left out, in the order in which they are applied."""
+SAFE_DROPS = tuple(rule for rule in DROPS if rule != "near-duplicate")
+"""The rules that `all` stands for."""
 REPAIRS = ("text",)
 
 
@@ -70,7 +72,7 @@ class DataConfig:
     )
     header: Literal["auto", "yes", "no"] = setting("auto", "does the first row name the columns", "--header")
     sheet: str | None = setting(None, "sheet of an Excel file, or table of a database, with more than one", "--sheet")
-    drop: tuple[str, ...] = setting((), f"leave out rows: {', '.join(DROPS)}; or all but the last", "--drop")
+    drop: tuple[str, ...] = setting((), f"leave out rows: {', '.join(DROPS)}; or all but near-duplicate", "--drop")
     drop_empty: bool = setting(False, "leave out rows with an empty text: the same as --drop empty", "--drop-empty")
     repair: tuple[str, ...] = setting(
         (), "text: mend mojibake, HTML entities and invisible characters in texts", "--repair"
@@ -98,7 +100,7 @@ class DataConfig:
     @property
     def drops(self) -> tuple[str, ...]:
         """Return the applied rules in order; `all` leaves out the one for similar texts, which may be intended."""
-        named = {*self.drop, *(("empty",) if self.drop_empty else ()), *(DROPS[:-1] if "all" in self.drop else ())}
+        named = {*self.drop, *(("empty",) if self.drop_empty else ()), *(SAFE_DROPS if "all" in self.drop else ())}
         return tuple(rule for rule in DROPS if rule in named)
 
     def dropping(self, *rules: str) -> tuple[str, str]:

@@ -89,7 +89,7 @@ def test_columns_are_named_where_they_are_others(run: Path, label: Any) -> None:
         label({"review": np.array([1, 2])})
     with pytest.raises(UsageError, match="trained on single texts, and was given a second text"):
         whet.ray.Predictor(run, pair="other", **EXACT)
-    with pytest.raises(UsageError, match="does not say which column"):
+    with pytest.raises(UsageError, match="does not name the column"):
         whet.ray.Predictor(run / "model", **EXACT)
 
 

@@ -13,6 +13,14 @@ from whet.config import TrainConfig
 Rate = Callable[[int], float]
 
 
+SHAPES: dict[str, Callable[[float], float]] = {
+    "linear": lambda progress: 1 - progress,
+    "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+    "constant": lambda progress: 1.0,
+}
+"""The share of the peak rate after warm-up, by schedule, at a progress from 0 to 1."""
+
+
 def learning_rate(config: TrainConfig, total_steps: int) -> Rate:
     """Return the rate of step s, counted from 0, with the same curves as transformers' schedules."""
     warmup = warmup_steps(config.warmup, total_steps)
@@ -20,11 +28,8 @@ def learning_rate(config: TrainConfig, total_steps: int) -> Rate:
     def rate(step: int) -> float:
         if step < warmup:
             return config.learning_rate * step / max(1, warmup)
-        if config.schedule == "constant":
-            return config.learning_rate
         progress = (step - warmup) / max(1, total_steps - warmup)
-        share = 1 - progress if config.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
-        return config.learning_rate * max(0.0, share)
+        return config.learning_rate * max(0.0, SHAPES[config.schedule](progress))
 
     return rate
 

@@ -19,20 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-ATTENTION = "whet_packed"
+from whet.models.families import PACKED_MODULES, position_shift
 
-# The module whose output is the last hidden state, for each family that can be packed.
-ENCODER_MODULES = {
-    "bert": "encoder",
-    "roberta": "encoder",
-    "xlm-roberta": "encoder",
-    "camembert": "encoder",
-    "electra": "encoder",
-    "distilbert": "transformer",
-    "modernbert": "final_norm",
-}
-# Families that count positions from the padding index on.
-SHIFTED_POSITIONS = ("roberta", "xlm-roberta", "camembert")
+ATTENTION = "whet_packed"
 
 GRID_GRAIN = 8
 """The length of the attention grid on the CPU is a multiple of this: oneDNN compiles and keeps code per shape."""
@@ -84,7 +73,7 @@ def make_layout(offsets: np.ndarray[Any, Any], device: torch.device, grain: int 
 def why_not_packed(model: Any) -> str:
     """Return why the model cannot be packed; empty if it can."""
     config = model.config
-    if config.model_type not in ENCODER_MODULES:
+    if config.model_type not in PACKED_MODULES:
         return f"{config.model_type} has no packed attention here"
     if getattr(config, "classifier_pooling", "cls") != "cls":
         return f"its head reads the {config.classifier_pooling} of all tokens"
@@ -103,8 +92,8 @@ class PackedModel:
 
         AttentionInterface.register(ATTENTION, packed_attention)
         self.model = model
-        self.shift = model.config.pad_token_id + 1 if model.config.model_type in SHIFTED_POSITIONS else 0
-        encoder = getattr(model.base_model, ENCODER_MODULES[model.config.model_type])
+        self.shift = position_shift(model.config)
+        encoder = getattr(model.base_model, PACKED_MODULES[model.config.model_type])
         if keep_first_tokens not in encoder._forward_hooks.values():  # only once, however often the model is wrapped
             encoder.register_forward_hook(keep_first_tokens)
 

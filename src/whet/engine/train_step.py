@@ -17,8 +17,8 @@ from whet.engine.given import Watch, fusable, why_not_adamw, why_not_model
 from whet.engine.losses import Loss
 from whet.engine.network import Network
 from whet.engine.notices import notice
-from whet.engine.packed import SHIFTED_POSITIONS
 from whet.errors import UsageError
+from whet.models.families import position_shift
 from whet.task import PROBLEM_TYPES, labels_fit, task_of
 from whet.utils.device import choose_hardware, precision
 
@@ -243,12 +243,12 @@ class TrainStep:
     def _odd(self, tokens: Tokens, width: int) -> str:
         """Return why the library's forward would refuse this batch or compute it differently."""
         config = self.model.config
-        shifted = config.model_type in SHIFTED_POSITIONS
-        if width + (config.pad_token_id + 1 if shifted else 0) > config.max_position_embeddings:
+        shift = position_shift(config)
+        if width + shift > config.max_position_embeddings:
             return "the batch is wider than the model's positions"
         if tokens.ids.min() < 0 or tokens.ids.max() >= config.vocab_size:
             return "a token is none of the model's"
-        if shifted and (tokens.ids == config.pad_token_id).any():
+        if shift and (tokens.ids == config.pad_token_id).any():
             return "a row has the padding token inside"
         kinds = getattr(config, "type_vocab_size", None) or 1
         if tokens.types is not None and (tokens.types.min() < 0 or tokens.types.max() >= kinds):

@@ -18,6 +18,7 @@ from whet.data.tokens.from_dataset import HELD, LABELS, Unrepresentable, from_ro
 from whet.data.tokens.table import Tokens
 from whet.engine.given import fusable, why_not_adamw, why_not_model
 from whet.huggingface.wrappers import PaddingCollator
+from whet.models.families import PACKED_MODULES, position_shift
 from whet.task import task_of
 
 Stock = transformers.Trainer
@@ -65,8 +66,6 @@ HARMLESS: dict[str, tuple[Any, ...]] = {
 """Arguments that change the computation, with the values for which they do not."""
 WITHIN_A_STEP = ("on_pre_optimizer_step", "on_optimizer_step", "on_substep_end")
 """Events at which a callback finds gradients, or can stop a step; the engine does not have them."""
-FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "modernbert")
-"""Families whose loss scale under accumulation is tested."""
 LOADER = ("accelerate.data_loader", "DataLoaderShard")
 
 
@@ -171,7 +170,7 @@ def _of_scale(trainer: Any) -> str:
     if args.gradient_accumulation_steps * args.world_size == 1:
         return ""
     names = inspect.unwrap(type(model).forward).__code__.co_names
-    if model.config.model_type not in FAMILIES or "loss_function" in names:
+    if model.config.model_type not in PACKED_MODULES or "loss_function" in names:
         return f"how {type(model).__name__} scales its loss over micro-batches is not known"
     return ""
 
@@ -298,7 +297,7 @@ def _of_tokens(config: Any, table: Table) -> str:
     tokens = table.tokens
     if not tokens.lengths.min():
         return "a row is empty"
-    shifted = config.pad_token_id + 1 if config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
+    shifted = position_shift(config)
     if tokens.lengths.max() + shifted > config.max_position_embeddings:
         return "a row is longer than the model's positions"
     if tokens.ids.min() < 0 or tokens.ids.max() >= config.vocab_size:

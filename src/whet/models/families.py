@@ -1,8 +1,9 @@
-"""The names of weights and settings in each family of BERT-like encoders."""
+"""Facts about each family of encoders: names of its weights and settings, and how it counts positions."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -54,16 +55,31 @@ class Family:
     attention_dropout: str = "attention_probs_dropout_prob"
     activation: str = "hidden_act"
     dropout_after_attention: bool = True
+    shifted: bool = False
+    """Whether positions are counted from the padding token's id on."""
 
 
 _BERT = Family("encoder.layer", BERT_LAYER)
+_ROBERTA = replace(_BERT, shifted=True)
 FAMILIES = {
     "bert": _BERT,
-    "roberta": _BERT,
-    "xlm-roberta": _BERT,
-    "camembert": _BERT,
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
     "electra": _BERT,
     "distilbert": Family(
         "transformer.layer", DISTILBERT_LAYER, "dim", "n_heads", "dropout", "attention_dropout", "activation", False
     ),
 }
+"""Families that the fused layers compute."""
+PACKED_MODULES = {
+    **{name: family.layers.split(".")[0] for name, family in FAMILIES.items()},
+    "modernbert": "final_norm",
+}
+"""The module whose output is the last hidden state, for each family that runs without padding."""
+SHIFTED_POSITIONS = frozenset({*(name for name, family in FAMILIES.items() if family.shifted), "mpnet"})
+
+
+def position_shift(config: Any) -> int:
+    """Return the position of a row's first token: some families count from the padding token's id on."""
+    return config.pad_token_id + 1 if config.model_type in SHIFTED_POSITIONS else 0

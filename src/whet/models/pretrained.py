@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from whet.config import ModelConfig
 from whet.data.tokens.pieces import Long
 from whet.errors import ArtifactError, EnvironmentFault, WhetError
+from whet.models.families import SHIFTED_POSITIONS
 from whet.models.pooling import has_mean_layer, set_pooling
 from whet.models.safety import own_code, refuse_missing_tokenizer, refuse_other_tokenizer, refuse_unsafe_folder
 from whet.task import PROBLEM_TYPES, Task, saved_task
@@ -95,7 +96,7 @@ def load_tokenizer(name: str, config: ModelConfig) -> Any:
 def length_limit(tokenizer: Any, model_config: Any, asked: int | None) -> int:
     """Return the largest number of tokens per input: the requested one, or less if the model takes less."""
     positions = getattr(model_config, "max_position_embeddings", None) or 512
-    if model_config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
+    if model_config.model_type in SHIFTED_POSITIONS:
         positions -= 2  # padding takes the first two rows of their position table
     limit = min(positions, tokenizer.model_max_length)
     return min(asked, limit) if asked else int(limit)

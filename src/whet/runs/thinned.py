@@ -7,7 +7,6 @@ ones are not parsed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from whet.errors import ArtifactError
@@ -26,9 +25,7 @@ def thinned_records(folder: Path, most: int = STEPS) -> list[Record]:
     path = folder / RECORDS
     if not path.is_file():
         return []
-    with open(path, "rb") as file:
-        steps = sum(block.count(_STEP) for block in iter(partial(file.read, BLOCK), b""))
-    stride, seen, number = max(1, -(-steps // most)), 0, 0
+    stride, seen, number = max(1, -(-_count_steps(path) // most)), 0, 0
     kept: list[Record] = []
     passed_over = b""
 
@@ -52,6 +49,19 @@ def thinned_records(folder: Path, most: int = STEPS) -> list[Record]:
     except ValueError:
         raise ArtifactError(f"{str(path)!r} is damaged at line {number}.") from None
     return list(replay(kept))
+
+
+def _count_steps(path: Path) -> int:
+    """Count step records without parsing them. A line without end stops the reading, as it does in `_lines`."""
+    steps = open_line = 0
+    with open(path, "rb") as file:
+        while block := file.read(BLOCK):
+            steps += block.count(_STEP)
+            end = block.rfind(b"\n")
+            open_line = open_line + len(block) if end < 0 else len(block) - end - 1
+            if open_line > MAX_LINE:
+                break
+    return steps
 
 
 def _lines(path: Path) -> Iterator[bytes]:

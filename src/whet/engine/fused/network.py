@@ -19,6 +19,7 @@ from whet.engine.fused.encoder import Encoder, Inputs
 from whet.engine.fused.parameters import FlatModel
 from whet.engine.network import Batch, Network, Rows
 from whet.engine.packed import GRID_GRAIN, Layout, make_layout
+from whet.models.families import position_shift
 from whet.utils.device import Hardware
 
 
@@ -40,7 +41,7 @@ class FusedNetwork(Network):
         super().__init__(model, hardware.device)
         kind = torch.bfloat16 if hardware.bf16 else torch.float32
         self.flat = FlatModel(model, hardware.device, kind, used, decay, training)
-        self.shift = self._packed.shift if self._packed else 0
+        self.shift = position_shift(model.config)
         self.pieces: Any = CpuLayerOps(seed)
         if hardware.device.type == "cpu" and hardware.bf16 and not training and CpuInferenceLayerOps.available():
             self.pieces = CpuInferenceLayerOps()
