@@ -1,4 +1,4 @@
-"""Serves a web application on a background thread: shared by the live page and `whet serve`.
+"""Serves a web application on a background thread: shared by the live page, the review page and `whet serve`.
 
 uvicorn is imported when a server starts, so that importing this module is cheap.
 """

@@ -83,7 +83,7 @@ class Audit:
     overlap: dict[str, float] = field(default_factory=dict)
     """Share of each other split's rows whose text is also in the training split."""
     tokens: dict[str, Any] = field(default_factory=dict)
-    """The tokenizer's facts about the texts (`audit_tokens`); empty without a tokenizer."""
+    """The tokenizer's facts about the texts (`with_tokens`); empty without a tokenizer."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:

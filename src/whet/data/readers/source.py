@@ -251,7 +251,6 @@ def read_file(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
 
 def reader_of(path: Path, start: bytes) -> Reader:
     """Return the reader for a file with this name and these first bytes."""
-    from whet.data.readers.excel_files import read_excel
     from whet.data.readers.json_files import read_json
 
     for magic, (what, advice) in FOREIGN.items():

@@ -1,6 +1,6 @@
 """Forward and backward pass of a BERT-like encoder on packed tokens, written by hand for any device.
 
-`LayerOps` are the operations of a layer other than matrix products, implemented per device. Gradients of weights are
+`LayerOps` are the operations of a layer, implemented per device. Gradients of weights are
 written directly into the flat buffers (added from the second micro-batch on). So autograd sees one function with one
 output: the hidden state of each row's first token.
 """
