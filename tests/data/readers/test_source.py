@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.data_files import as_csv, everything, labelled, load, text, write
+from whet.config import DataConfig
+from whet.data.readers.source import SUFFIXES, find_source
 from whet.errors import DataError, EnvironmentFault
 
 ROWS = labelled()
@@ -285,3 +287,11 @@ def test_files_that_differ_by_a_number_are_parts_and_others_are_not(tmp_path: Pa
     write(tmp_path / "others.csv", as_csv(labelled(20)))
     with pytest.raises(DataError, match="a folder without train, validation or test files"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", [suffix for suffix in SUFFIXES if suffix != ".txt"])
+def test_every_ending_that_is_read_is_found_in_a_folder(suffix: str, tmp_path: Path) -> None:
+    for name in ("train", "test"):
+        (tmp_path / f"{name}{suffix}").touch()
+    found = find_source(tmp_path, DataConfig(), tmp_path)
+    assert set(found.files) == {"train", "test"}

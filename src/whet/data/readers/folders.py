@@ -10,15 +10,11 @@ from pathlib import Path
 from whet.config import DataConfig
 from whet.data.column_names import LABELS, SPLITS, plain
 from whet.data.readers.raw_table import BATCH_ROWS, Batches, Part, RawSplit, Spill, join
-from whet.data.readers.source import DELIMITED, Source, read_file
+from whet.data.readers.source import TABLES, Source, read_file
 from whet.data.readers.text_files import first_bytes, plain_suffix
 from whet.errors import DataError
 from whet.utils.text import neutral
 
-TABLES = (
-    *(suffix for suffix in DELIMITED if suffix != ".txt"),
-    ".json", ".jsonl", ".ndjson", ".parquet", ".pq", ".arrow", ".feather", ".xlsx",
-)  # fmt: skip
 BINARY = (
     ".pdf", ".doc", ".docx", ".zip", ".gz", ".tar", ".bz2", ".zst", ".xls", ".ods", ".png", ".jpg", ".jpeg", ".gif",
     ".py", ".pyc", ".pkl", ".pt", ".bin", ".safetensors", ".db", ".sqlite", ".duckdb", ".html", ".xml",

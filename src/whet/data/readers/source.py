@@ -17,6 +17,7 @@ from whet.data.readers.arrow_files import read_arrow, read_parquet
 from whet.data.readers.csv_files import read_delimited
 from whet.data.readers.databases import SQLITE_START, is_duckdb, read_duckdb, read_sqlite
 from whet.data.readers.excel_files import read_excel
+from whet.data.readers.json_files import read_json
 from whet.data.readers.raw_table import RawSplit, join
 from whet.data.readers.text_files import COMPRESSED_SUFFIXES, first_bytes, plain_suffix
 from whet.errors import DataError, UsageError, WhetError
@@ -28,6 +29,16 @@ FOREIGN = {
 }
 """Files with tables that are not supported, by their first bytes."""
 DELIMITED = (".csv", ".tsv", ".tab", ".txt", ".psv")
+SUFFIXES: dict[str, Reader] = {
+    **dict.fromkeys(DELIMITED, read_delimited),
+    **dict.fromkeys((".json", ".jsonl", ".ndjson", ".jsonlines"), read_json),
+    **dict.fromkeys((".parquet", ".pq"), read_parquet),
+    **dict.fromkeys((".arrow", ".feather", ".ipc"), read_arrow),
+    **dict.fromkeys((".xlsx", ".xlsm"), read_excel),
+}
+"""The reader of a file by its ending, where its first bytes do not tell."""
+TABLES = tuple(suffix for suffix in SUFFIXES if suffix != ".txt")
+"""Endings by which a folder's tables are found; a .txt file may hold anything."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,7 @@ def find_source(source: Any, config: DataConfig, scratch: Path) -> Source:
 
 def _with_splits_inside(found: Source, config: DataConfig) -> Source:
     """Return a source with the splits of a JSON file that holds a list of rows per split."""
-    from whet.data.readers.json_files import read_json, splits_inside
+    from whet.data.readers.json_files import splits_inside
 
     paths = found.files.get("train", ())
     if list(found.files) != ["train"] or len(paths) != 1:
@@ -124,8 +135,6 @@ def _neighbours(path: Path) -> str:
 def _did_you_mean(path: Path) -> str:
     """Return the neighbour with the same name but another suffix, or else one with a similar name."""
     from difflib import get_close_matches
-
-    from whet.data.readers.folders import TABLES
 
     try:
         names = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
@@ -251,8 +260,6 @@ def read_file(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
 
 def reader_of(path: Path, start: bytes) -> Reader:
     """Return the reader for a file with this name and these first bytes."""
-    from whet.data.readers.json_files import read_json
-
     for magic, (what, advice) in FOREIGN.items():
         if start.startswith(magic):
             raise DataError(f"this is {what}.", advice, file=path.name)
@@ -261,18 +268,11 @@ def reader_of(path: Path, start: bytes) -> Reader:
     if is_duckdb(start):
         return read_duckdb
     suffix = plain_suffix(path)
-    if start.startswith(b"PAR1"):
-        return read_parquet
-    if start.startswith(b"ARROW1") or suffix in (".arrow", ".feather", ".ipc"):
-        return read_arrow
-    if start.startswith(b"PK\x03\x04") or suffix in (".xlsx", ".xlsm"):
-        return read_excel
-    if suffix in (".parquet", ".pq"):
-        return read_parquet
-    if suffix in (".json", ".jsonl", ".ndjson", ".jsonlines"):
-        return read_json
-    if suffix in DELIMITED:
-        return read_delimited
+    for magic, reader in ((b"PAR1", read_parquet), (b"ARROW1", read_arrow), (b"PK\x03\x04", read_excel)):
+        if start.startswith(magic):
+            return reader
+    if suffix in SUFFIXES:
+        return SUFFIXES[suffix]
     if suffix in (
         ".xls",
         ".ods",
