@@ -17,6 +17,7 @@ from transformers.trainer_callback import TrainerCallback
 from whet.config import make_config, to_toml
 from whet.data.tokens.table import Tokens
 from whet.engine.notices import notice
+from whet.engine.optimizer import SHAPES
 from whet.errors import Diverged, UsageError
 from whet.huggingface.fast_evaluation import hardware_of, logits_of
 from whet.metrics.scores import MAIN_METRIC, higher_is_better, predicted, score
@@ -312,7 +313,7 @@ def _config(trainer: Any) -> str:
         "eval_batch_size": args.per_device_eval_batch_size,
         "run": args.output_dir,
     }
-    if schedule in ("linear", "cosine", "constant"):
+    if schedule in SHAPES:
         words["schedule"] = schedule
     try:
         return to_toml(make_config(words))
