@@ -28,8 +28,8 @@ def test_links_lead_somewhere() -> None:
 def test_every_exit_code_is_named() -> None:
     from whet import errors
 
-    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    said = text.split("Exit codes that scripts can trust: ", 1)[1].split(" ## ", 1)[0]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    said = " ".join(text.split("Exit codes that scripts can trust: ", 1)[1].split("\n\n", 1)[0].split())
     kinds = (errors.UsageError, errors.ArtifactError, errors.EnvironmentFault, errors.Diverged, errors.Interrupted)
     assert re.findall(r"\b\d+\b", said) == ["0", *(str(kind.exit_code) for kind in kinds)]
     assert f"{errors.Diverged.exit_code} the loss or its gradient stopped being finite" in said

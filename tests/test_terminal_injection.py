@@ -125,10 +125,10 @@ def test_report_and_watch(run_command: Command, trained: Path, monkeypatch: pyte
     def end(self: Any, timeout: float | None = None) -> bool:
         raise KeyboardInterrupt
 
-    from whet.cli import watch
+    from whet.cli import pages
 
-    monkeypatch.setattr(watch.threading, "Event", type("Event", (threading.Event,), {}))
-    monkeypatch.setattr(watch.threading.Event, "wait", end)
+    monkeypatch.setattr(pages.threading, "Event", type("Event", (threading.Event,), {}))
+    monkeypatch.setattr(pages.threading.Event, "wait", end)
     from whet.runs.live import server as live
 
     monkeypatch.setattr(live, "start", lambda *given: _Served())
