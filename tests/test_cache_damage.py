@@ -142,6 +142,23 @@ def test_processes_that_want_the_same_entry_at_once_all_get_it(root: Path, locks
     ]
 
 
+def test_a_damaged_entry_that_another_process_takes_away_is_no_fault(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without locks, both find the damage, and one of them moves it first."""
+    (root / "kind" / "key").mkdir(parents=True)
+    real = cache._move_to_trash
+
+    def too_late(path: Path) -> None:
+        monkeypatch.setattr(cache, "_move_to_trash", real)
+        path.rmdir()
+        real(path)
+
+    monkeypatch.setattr(cache, "_move_to_trash", too_late)
+    path = cache.get_or_build("kind", "key", lambda folder: (folder / "content").write_text("whole"), root=root)
+    assert (path / "content").read_text() == "whole"
+
+
 def test_an_entry_that_does_not_stay_whole_is_a_fault_of_the_environment(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

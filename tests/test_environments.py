@@ -152,8 +152,9 @@ def test_a_read_only_working_folder_gets_one_line(place: Path) -> None:
 
 
 def test_no_temporary_folder_gets_one_line(place: Path) -> None:
-    # The tests' own folder may lie in /tmp: it is seen in another place.
-    mounts = f"mount --bind {place} /mnt; for each in /tmp /var/tmp; do mount -t tmpfs -o ro tmpfs $each; done"
+    # The tests' own folder may lie in /tmp: it can be written to in another place. Python itself may lie there, too.
+    read_only = "mount --bind $each $each; mount -o remount,ro,bind $each"
+    mounts = f"mount --bind {place} /mnt; for each in /tmp /var/tmp; do {read_only}; done"
     command = in_own_mounts(f"{mounts}; cd /proc", [*WHET, "check", "/mnt/rows.csv"])
     code, output = ended(command, place, WHET_CACHE="/mnt/cache", HOME="/mnt")
     assert code == 4

@@ -213,15 +213,24 @@ def _build(path: Path, build: Callable[[Path], None], note: str) -> None:
         with _source_faults():
             build(scratch)
         write_manifest(scratch, _place(path), note)
-        if os.path.lexists(path) and _damage(path):
-            _move_to_trash(path)
-        try:
-            scratch.rename(path)
-        except OSError:
-            if _damage(path):  # otherwise another process, without working locks, was first: use its entry
-                raise
+        _put_in_place(scratch, path)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _put_in_place(scratch: Path, path: Path) -> None:
+    """Rename the new entry over a damaged one. Without working locks, another process may do the same meanwhile."""
+    for attempt in range(BUILDS):
+        try:
+            if os.path.lexists(path) and _damage(path):
+                _move_to_trash(path)
+            scratch.rename(path)
+            return
+        except OSError:
+            if not _damage(path):  # another process was first: use its entry
+                return
+            if attempt == BUILDS - 1:
+                raise
 
 
 def _damage(path: Path) -> str:
