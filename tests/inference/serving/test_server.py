@@ -19,6 +19,7 @@ import pytest
 
 from tests.inference.serving.models import save_run
 from whet.errors import ArtifactError, EnvironmentFault, UsageError
+from whet.inference.predictor import Predictor
 from whet.inference.serving import server as module
 from whet.inference.serving.app import App
 from whet.inference.serving.requests import Limits
@@ -387,8 +388,13 @@ def test_nothing_accepted_is_dropped_when_it_is_stopped(run: Path, monkeypatch: 
         accepted.append(scope["path"])
         await answer(app, scope, receive, send)
 
-    answer = App.__call__
+    def slowly(predictor: Predictor, *given: Any, **others: Any) -> Any:
+        time.sleep(0.4)  # uvicorn itself waits for a tenth of a second
+        return compute(predictor, *given, **others)
+
+    answer, compute = App.__call__, Predictor.logits
     monkeypatch.setattr(App, "__call__", counted)
+    monkeypatch.setattr(Predictor, "logits", slowly)
     server = serve(run, Settings(port=0, limits=LIMITS, device="cpu"))
     answered: list[int] = []
     broken: list[Exception] = []
