@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from whet.utils import files as disk
-from whet.utils.files import sync_tree, write_file
+from whet.utils.files import replacing, sync_tree, write_file
 
 LARGE = 1 << 20
 
@@ -68,3 +68,33 @@ def test_a_tree_is_synced_down_to_its_last_file(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
     sync_tree(tmp_path / "outer")
     assert synced == [path.stat().st_ino for path in reversed(made)]
+
+
+def test_a_replaced_file_or_folder_is_complete_or_as_before(tmp_path: Path) -> None:
+    def write_half(place: Path, error: BaseException) -> None:
+        with replacing(place) as scratch:
+            scratch.write_text("half")
+            raise error
+
+    (tmp_path / "file").write_text("before")
+    (tmp_path / ".file.tmp").mkdir()  # left by a killed process
+    for error in (OSError("full"), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            write_half(tmp_path / "file", error)
+        assert (tmp_path / "file").read_text() == "before"
+    with replacing(tmp_path / "file") as scratch:
+        scratch.write_text("after")
+        assert (tmp_path / "file").read_text() == "before"
+    assert (tmp_path / "file").read_text() == "after"
+    with replacing(tmp_path / "folder") as scratch:
+        scratch.mkdir()
+        (scratch / "inside").touch()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder", "inside"]
+
+
+def test_what_gets_its_name_was_synced_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_ino))
+    with replacing(tmp_path / "file") as scratch:
+        scratch.write_text("content")
+    assert synced == [(tmp_path / "file").stat().st_ino]

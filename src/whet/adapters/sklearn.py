@@ -23,11 +23,11 @@ from sklearn.utils.multiclass import type_of_target
 from whet.config import SETTINGS, SHORT_NAMES
 from whet.data.readers.given_texts import GivenTexts, given_texts
 from whet.errors import UsageError, nearest
+from whet.utils.arrays import Array
 
 if TYPE_CHECKING:
     from whet.inference.predictor import Predictor
 
-Array = np.ndarray[Any, Any]
 OWN = ("source", "text", "pair", "label", "task", "label_delimiter", "validation", "test")
 """Settings that X and y replace."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from whet.data.export import Chunk, OwnRows, Row, own_rows, picked, refuse_outpu
 from whet.data.label_values import as_names
 from whet.data.text_repair import repair, repaired
 from whet.errors import UsageError
-from whet.utils.files import sync_file
 
 FOLDER_FORMAT = ".csv"
 
@@ -62,19 +60,13 @@ def write_clean(source: str, config: DataConfig, examples: Examples, output: str
 
 
 def _write(path: Path, tables: Sequence[OwnRows], rows: list[int], config: DataConfig, examples: Examples) -> int:
-    """Write one file by an atomic rename."""
+    """Write one file; return its number of rows."""
     columns = list(dict.fromkeys(name for table in tables for name in table.columns))
     names = {name for table in tables if table.table is not None for name in table.table.class_names}
     declared = {name: tables[0].table.class_names[name] for name in names} if tables[0].table is not None else {}
     texts = examples.columns.texts if config.repair else ()
     chunks = (_cleaned(chunk, texts, declared) for chunk in picked(tables, rows))
-    unfinished = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
-    try:
-        write_rows(unfinished, columns, chunks, [{}] * len(rows))
-        sync_file(unfinished)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_rows(path, columns, chunks, [{}] * len(rows))
     return len(rows)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,6 +14,7 @@ from whet.config import DataConfig
 from whet.data.readers.raw_table import BATCH_ROWS, RawSplit
 from whet.data.readers.text_files import first_bytes, mend_surrogates
 from whet.errors import DataError, UsageError
+from whet.utils.files import replacing
 from whet.utils.text import harmless_cell
 
 OUTPUTS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".xlsx")
@@ -122,24 +124,29 @@ def free_names(wanted: Mapping[str, str], taken: Collection[str]) -> dict[str, s
 
 
 def write_rows(path: Path, columns: Sequence[str], chunks: Iterable[Chunk], added: Sequence[Row]) -> None:
-    """Write the rows with the cells of `added` appended, in the format of the file name."""
-    suffix = path.suffix.lower()
-    if suffix == ".parquet":
-        _write_parquet(path, columns, list(chunks), added)
-        return
-    if suffix == ".xlsx":
-        from whet.data.export_excel import write_excel
+    """Write the rows with the cells of `added` appended, in the format of the file name.
 
-        write_excel(path, columns, (row for chunk in chunks for row in _objects(chunk)), added, _cell)
-        return
-    delimited = suffix in (".csv", ".tsv")
-    # JSON can spell a lone surrogate, a table cannot.
-    with open(path, "w", newline="" if delimited else None, encoding="utf-8", errors="replace") as file:
+    The file is complete or absent. A link is followed, and a pipe is written as it is.
+    """
+    target, suffix = path.resolve(), path.suffix.lower()
+    special = target.exists() and not target.is_file()
+    with nullcontext(path) if special else replacing(target) as place:
+        if suffix == ".parquet":
+            _write_parquet(place, columns, list(chunks), added)
+            return
         rows = (row for chunk in chunks for row in _objects(chunk))
-        if delimited:
-            _write_delimited(file, "\t" if suffix == ".tsv" else ",", columns, rows, added)
-        else:
-            file.writelines(_json_line({**row, **more}) for row, more in zip(rows, added, strict=True))
+        if suffix == ".xlsx":
+            from whet.data.export_excel import write_excel
+
+            write_excel(place, path.name, columns, rows, added, _cell)
+            return
+        delimited = suffix in (".csv", ".tsv")
+        # JSON can spell a lone surrogate, a table cannot.
+        with open(place, "w", newline="" if delimited else None, encoding="utf-8", errors="replace") as file:
+            if delimited:
+                _write_delimited(file, "\t" if suffix == ".tsv" else ",", columns, rows, added)
+            else:
+                file.writelines(_json_line({**row, **more}) for row, more in zip(rows, added, strict=True))
 
 
 def _write_delimited(

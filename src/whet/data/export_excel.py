@@ -16,38 +16,42 @@ _NUMBER = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d{0,9}[1-9])?")
 
 def write_excel(
     path: Path,
+    name: str,
     columns: Sequence[str],
     rows: Iterable[dict[str, Any]],
     added: Sequence[dict[str, Any]],
     as_text: Callable[..., str],
 ) -> None:
-    """Write a sheet: numbers stay numbers, and nothing becomes a formula. Raise if the rows do not fit."""
+    """Write a sheet: numbers stay numbers, and nothing becomes a formula. Raise if the rows do not fit.
+
+    `name` is the file name in errors.
+    """
     try:
         from openpyxl import Workbook
     except ImportError:
         raise missing_extra("openpyxl", "excel", "Writing Excel files") from None
     names = [*columns, *(added[0] if added else ())]
-    _refuse_too_large(path, len(added) + 1, len(names))
+    _refuse_too_large(name, len(added) + 1, len(names))
     book = Workbook(write_only=True)
     sheet = book.create_sheet("predictions")
     try:
-        sheet.append([_cell(sheet, name, path, 0) for name in names])
+        sheet.append([_cell(sheet, title, name, 0) for title in names])
         for number, (row, more) in enumerate(zip(rows, added, strict=True), 1):
             own = [_number_or_text(as_text(row.get(name))) for name in columns]
             new = [value if isinstance(value, float) else as_text(value, joined="|") for value in more.values()]
-            sheet.append([_cell(sheet, value, path, number) for value in (*own, *new)])
+            sheet.append([_cell(sheet, value, name, number) for value in (*own, *new)])
     except BaseException:
         sheet.close()
         raise
     book.save(path)
 
 
-def _refuse_too_large(path: Path, rows: int, columns: int) -> None:
+def _refuse_too_large(file: str, rows: int, columns: int) -> None:
     if rows > MAX_ROWS or columns > MAX_COLUMNS:
         raise DataError(
             f"{rows:,} rows of {columns:,} columns do not fit into an Excel sheet.",
             "Write .csv or .parquet.",
-            file=path.name,
+            file=file,
         )
 
 
@@ -55,7 +59,7 @@ def _number_or_text(value: str) -> str | float:
     return float(value) if _NUMBER.fullmatch(value) else value
 
 
-def _cell(sheet: Any, value: str | float, path: Path, row: int) -> Any:
+def _cell(sheet: Any, value: str | float, file: str, row: int) -> Any:
     """Return a text cell, even if it starts like a formula, without characters that a sheet cannot hold."""
     from openpyxl.cell import WriteOnlyCell
     from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
@@ -66,7 +70,7 @@ def _cell(sheet: Any, value: str | float, path: Path, row: int) -> Any:
         raise DataError(
             f"the cell has {len(value):,} characters, and Excel holds {MAX_CHARACTERS:,}.",
             "Write .csv or .parquet.",
-            file=path.name,
+            file=file,
             row=row,
         )
     cell = WriteOnlyCell(sheet, ILLEGAL_CHARACTERS_RE.sub("\ufffd", value))

@@ -15,9 +15,8 @@ from whet.data.tokens.pieces import Long
 from whet.data.tokens.table import TextTokenizer, Tokens
 from whet.engine.logits import Interrupt, compute_logits, tokens_per_batch
 from whet.engine.network import Batch, Network, Rows
+from whet.utils.arrays import Array
 from whet.utils.device import Hardware
-
-Array = np.ndarray[Any, Any]
 
 MAX_ROWS_PER_BATCH = 1024
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,10 +11,10 @@ from torch import Tensor
 from whet.data.tokens.table import Tokens
 from whet.engine.network import Network, Rows
 from whet.engine.packed import GRID_GRAIN
+from whet.utils.arrays import Array
 from whet.utils.device import Hardware, precision
 from whet.utils.memory import free_cached_memory, is_memory_error, no_room_for_one_row
 
-Array = np.ndarray[Any, Any]
 Interrupt = Callable[[], None]
 """Called between batches; raises to stop the evaluation."""
 Smaller = Callable[[int], None]

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from whet.data.text_hashes import row_keys
 from whet.errors import EnvironmentFault, UsageError
 from whet.runs.folder import RunFolder, next_run_path, run_name
 from whet.task import Task
+from whet.utils.files import replacing
 
 HELD_OUT_SHARE = 0.2
 """Share of the training rows, if there are no labelled test rows."""
@@ -123,29 +123,26 @@ def _refuse_other(folder: TuningFolder, asked: dict[str, Any]) -> None:
 @contextmanager
 def prepared(folder: TuningFolder, asked: dict[str, Any], examples: Examples, seed: int) -> Iterator[TuningFolder]:
     """Return the folder with its rows under a temporary name, which is renamed after all checks."""
-    scratch = folder.path.with_name(f".{folder.path.name}.tmp")
-    shutil.rmtree(scratch, ignore_errors=True)
-    made = TuningFolder(scratch)
     try:
-        scratch.mkdir(parents=True)
-        train, held_out, source = _held_out(examples, seed)
-        _write_rows(made.rows / "train.jsonl", train, examples)
-        _write_rows(made.rows / "validation.jsonl", examples.rows["validation"], examples)
-        _write_rows(made.held_out, held_out, examples)
-        made.files.write_json(ASKED, {**asked, "held_out": source, "held_out_rows": len(held_out)})
-        yield made
-        if folder.path.is_dir():
-            folder.path.rmdir()  # an empty one created for it
-        scratch.rename(folder.path)
+        with replacing(folder.path) as scratch:
+            scratch.mkdir(parents=True)
+            made = TuningFolder(scratch)
+            train, held_out, source = _held_out(examples, seed)
+            _write_rows(made.rows / "train.jsonl", train, examples)
+            _write_rows(made.rows / "validation.jsonl", examples.rows["validation"], examples)
+            _write_rows(made.held_out, held_out, examples)
+            made.files.write_json(ASKED, {**asked, "held_out": source, "held_out_rows": len(held_out)})
+            yield made
+            if folder.path.is_dir():
+                folder.path.rmdir()  # an empty one created for it
     except OSError as error:
         raise EnvironmentFault(
             f"Cannot write to {str(folder.path)!r}: {error.strerror or error}.",
             "Choose another folder with --run, or make room and permissions there.",
         ) from None
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
         with contextlib.suppress(OSError):
-            scratch.parent.rmdir()  # created for it, and empty
+            folder.path.parent.rmdir()  # created for it, and empty
 
 
 def data_settings(folder: TuningFolder, examples: Examples, given: DataConfig) -> DataConfig:

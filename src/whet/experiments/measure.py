@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -15,8 +14,6 @@ from whet.experiments.search import FINISHED, Trial
 from whet.metrics.scores import evidence, higher_is_better
 from whet.runs.compare import Difference, Predicted, difference, score_of
 from whet.runs.score_words import score_text
-
-Array = np.ndarray[Any, Any]
 
 
 def winner_of(trials: Sequence[Trial], *, higher: bool) -> Trial:

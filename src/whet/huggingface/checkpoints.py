@@ -16,6 +16,7 @@ import torch
 from whet.engine.notices import notice
 from whet.runs.folder import sums_of
 from whet.utils.files import sync_tree
+from whet.utils.untrusted_files import replace_file
 
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished"
@@ -55,9 +56,7 @@ def written_whole(folder: Path, notes: Notes | None, meet: Any, *, main: bool) -
     (folder / UNFINISHED).unlink()
     content["sha256"] = sums_of(folder)
     sync_tree(folder)
-    scratch = folder / f".{MANIFEST}"
-    scratch.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    scratch.replace(folder / MANIFEST)
+    replace_file(folder / MANIFEST, json.dumps(content, indent=1).encode())
 
 
 def read_notes(folder: str | Path) -> Notes | None:

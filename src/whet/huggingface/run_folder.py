@@ -36,7 +36,6 @@ PROBE_ROWS = 500
 COMPARED_ROWS = 200_000
 """Largest number of training rows searched for rows of the evaluation."""
 TIMINGS = ("runtime", "samples_per_second", "steps_per_second", "preparation_time")
-Array = np.ndarray[Any, Any]
 
 
 class RunFolderCallback(TrainerCallback):  # type: ignore[misc]

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from whet.utils.arrays import Array
+
 if TYPE_CHECKING:
     from whet.inference.predictor import Predictor
     from whet.runs.decisions import Decisions
     from whet.task import Task
-
-Array = np.ndarray[Any, Any]
 
 
 def answer_types(task: Task, decisions: Decisions) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from whet.config import DataConfig
 from whet.errors import DataError, UsageError
 from whet.inference.arrow_answers import answer_columns, answer_types
 from whet.runs.folder import RunFolder
-from whet.utils.files import sync_file, sync_folder, unwritable
+from whet.utils.files import replacing, sync_folder, unwritable
 
 if TYPE_CHECKING:
     from whet.data.readers.raw_table import RawSplit
@@ -174,11 +174,9 @@ def _write(path: Path, table: Any, answers: dict[str, Any], names: dict[str, str
 
     for name, column in answers.items():
         table = table.append_column(names[name], column)
-    scratch = path.with_name(f".{path.name}.tmp")
     try:
-        pq.write_table(table, scratch)
-        sync_file(scratch)
-        os.replace(scratch, path)
+        with replacing(path) as scratch:
+            pq.write_table(table, scratch)
     except OSError as error:
         raise unwritable(path.parent, error, "Make room there.") from None
     except pa.ArrowException as error:

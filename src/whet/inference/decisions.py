@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,8 @@ from whet.runs.decisions import FILE, Decisions, read_decisions
 from whet.runs.folder import SUMS, RunFolder, sum_of
 from whet.runs.report.mistakes import PredictedRows, read_answers
 from whet.task import Task
-
-Array = np.ndarray[Any, Any]
+from whet.utils.arrays import Array
+from whet.utils.untrusted_files import replace_file
 
 
 @dataclass(frozen=True)
@@ -156,9 +155,7 @@ def write_decisions(folder: RunFolder, decisions: Decisions) -> None:
         sums = folder.read_json(SUMS)
         if sums:
             folder.write_json(SUMS, {name: value for name, value in sums.items() if name != FILE})
-        scratch = folder.model / f".{FILE}.tmp"
-        scratch.write_text(decisions.to_json(), encoding="utf-8")
-        os.replace(scratch, folder.model / FILE)
+        replace_file(folder.model / FILE, decisions.to_json().encode())
         if sums:
             folder.write_json(SUMS, {**sums, FILE: sum_of(folder.model / FILE)})
 

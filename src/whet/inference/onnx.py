@@ -11,7 +11,6 @@ import dataclasses
 import io
 import json
 import logging
-import os
 import shutil
 import time
 import warnings
@@ -30,11 +29,11 @@ from whet.metrics.scores import MAIN_METRIC, evidence, higher_is_better, predict
 from whet.records import start_of
 from whet.runs.folder import RunFolder, sum_of
 from whet.runs.report.mistakes import PredictedRows, read_answers
+from whet.utils.files import replacing, unwritable
 
 if TYPE_CHECKING:
     from whet.inference.predictor import Predictor
 
-Array = np.ndarray[Any, Any]
 PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 PROOF = "proof.json"
 LARGEST_DIFFERENCE = 1e-3
@@ -97,21 +96,17 @@ def export_onnx(run: Path | str, output: Path, *, int8: bool = False, accept: bo
             f"The run {str(run)!r} has no predictions on labelled validation rows, which the proof needs.",
             "Finish the run first.",
         )
-    scratch = output.with_name(f".{output.name}.tmp")
     try:
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
-        _write(folder, predictor, scratch, int8)
-        start = start_of(folder.records())
-        proof = prove(predictor, scratch, answers, learned=start is not None and start.folds > 0)
-        _refuse_worse(proof, int8, accept)
-        (scratch / PROOF).write_text(json.dumps(dataclasses.asdict(proof), indent=1) + "\n", encoding="utf-8")
-        shutil.rmtree(output, ignore_errors=True)
-        os.replace(scratch, output)
+        with replacing(output) as scratch:
+            scratch.mkdir(parents=True)
+            _write(folder, predictor, scratch, int8)
+            start = start_of(folder.records())
+            proof = prove(predictor, scratch, answers, learned=start is not None and start.folds > 0)
+            _refuse_worse(proof, int8, accept)
+            (scratch / PROOF).write_text(json.dumps(dataclasses.asdict(proof), indent=1) + "\n", encoding="utf-8")
+            shutil.rmtree(output, ignore_errors=True)
     except OSError as error:
-        raise EnvironmentFault(f"Cannot write to {str(output)!r}: {error.strerror or error}.") from None
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        raise unwritable(output, error, "Choose another folder with -o.") from None
     return proof
 
 

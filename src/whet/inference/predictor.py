@@ -15,11 +15,11 @@ from whet.data.readers.given_texts import given_texts
 from whet.errors import ArtifactError, UsageError
 from whet.runs.decisions import read_decisions
 from whet.runs.folder import RunFolder, sum_of
+from whet.utils.arrays import Array
 
 if TYPE_CHECKING:
     from whet.data.tokens.table import Tokens
 
-Array = np.ndarray[Any, Any]
 CHUNK_ROWS = 1024
 
 

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whet.errors import UsageError
-
-Array = NDArray[Any]
+from whet.utils.arrays import Array
 
 
 def as_array(values: Any, name: str) -> Array:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from whet.errors import UsageError
-from whet.metrics.arrays import Array
 from whet.metrics.intervals import PROPORTIONS, Paired, bootstrap, paired, wilson
 from whet.metrics.majority import majority
 from whet.metrics.scores import (
@@ -27,6 +26,7 @@ from whet.metrics.scores import (
     probabilities,
     score,
 )
+from whet.utils.arrays import Array
 
 COMMONEST = "commonest"
 

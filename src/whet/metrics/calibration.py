@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from whet.errors import UsageError
-from whet.metrics.arrays import Array, check_finite
+from whet.metrics.arrays import check_finite
 from whet.metrics.scores import checked, predicted, probabilities
+from whet.utils.arrays import Array
 
 COLDEST, HOTTEST = 0.05, 20.0
 """Range of temperatures. Logits that are always right would get 0, logits without information infinity."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from whet.errors import UsageError
-from whet.metrics.arrays import Array
+from whet.utils.arrays import Array
 
 ROUNDING = 1e-9
 """Tolerance for rounding: 0.9 / (1 - 0.9) is slightly above 9 in floating point."""

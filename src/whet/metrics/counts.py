@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whet.errors import UsageError
-from whet.metrics.arrays import Array
+from whet.utils.arrays import Array
 
 Floats = NDArray[np.float64]
 

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from whet.errors import UsageError, nearest
-from whet.metrics.arrays import Array
 from whet.metrics.inputs import check_whole, checked_batch
 from whet.metrics.registry import GENERAL, GLUE, MetricSpec
+from whet.utils.arrays import Array
 
 # Arguments of `evaluate` about downloads and caches, which do not exist here.
 _WITHOUT_EFFECT = frozenset(

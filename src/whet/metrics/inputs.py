@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from whet.errors import UsageError
-from whet.metrics.arrays import Array, as_array, as_floats, check_finite, check_rows, flat_column
+from whet.metrics.arrays import as_array, as_floats, check_finite, check_rows, flat_column
 from whet.metrics.registry import MetricSpec
+from whet.utils.arrays import Array
 
 
 def checked_batch(spec: MetricSpec, predictions: Any, references: Any) -> tuple[Array, Array]:

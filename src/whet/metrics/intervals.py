@@ -20,8 +20,9 @@ import numpy as np
 from whet.errors import UsageError
 from whet.metrics import counts as of
 from whet.metrics import rankings
-from whet.metrics.arrays import Array, as_array, as_floats, check_rows, flat_column
+from whet.metrics.arrays import as_array, as_floats, check_rows, flat_column
 from whet.metrics.scores import TASK_METRICS, checked, evidence, metric_named, one_label_per_row, score
+from whet.utils.arrays import Array
 
 Metric = str | Callable[[Array, Array], float]
 

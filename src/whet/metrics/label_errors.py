@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from whet.errors import UsageError
-from whet.metrics.arrays import Array, check_finite
+from whet.metrics.arrays import check_finite
+from whet.utils.arrays import Array
 
 SLACK = 1e-6
 """What a probability may be below its threshold by rounding."""

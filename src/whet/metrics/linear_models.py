@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from whet.errors import UsageError, nearest
-from whet.metrics.arrays import Array
 from whet.metrics.scores import MAIN_METRIC
+from whet.utils.arrays import Array
 
 MAX_ROWS = 20_000
 """Largest number of training rows of a baseline: more take minutes and change little."""

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from whet.errors import UsageError, nearest
-from whet.metrics.arrays import Array, as_array, as_floats, check_finite, check_rows, flat_column
+from whet.metrics.arrays import as_array, as_floats, check_finite, check_rows, flat_column
 from whet.metrics.scores import FROM_MARGINS, MAIN_METRIC, TASK_METRICS, metric_named
+from whet.utils.arrays import Array
 
 
 @dataclass(frozen=True)

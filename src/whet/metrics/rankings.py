@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from whet.metrics.arrays import Array
 from whet.metrics.counts import Floats, ratio
+from whet.utils.arrays import Array
 
 Ranking = Callable[[Floats, Floats], Floats]
 """Weights of class 1 and of the rest [..., groups], grouped by equal score, best score first."""

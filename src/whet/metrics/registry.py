@@ -17,7 +17,7 @@ import numpy as np
 
 from whet.errors import UsageError
 from whet.metrics import scores
-from whet.metrics.arrays import Array
+from whet.utils.arrays import Array
 
 Result = dict[str, Any]
 

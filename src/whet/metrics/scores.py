@@ -22,7 +22,8 @@ import numpy as np
 from whet.errors import UsageError, nearest
 from whet.metrics import counts as of
 from whet.metrics import rankings
-from whet.metrics.arrays import Array, as_array, as_floats, check_finite, check_rows, flat_column
+from whet.metrics.arrays import as_array, as_floats, check_finite, check_rows, flat_column
+from whet.utils.arrays import Array
 
 MAIN_METRIC = {
     "binary": "accuracy",

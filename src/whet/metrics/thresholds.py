@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from whet.errors import UsageError
-from whet.metrics.arrays import Array
 from whet.metrics.intervals import Interval, bootstrap, wilson
+from whet.utils.arrays import Array
 
 FEWEST = 10
 """Smallest number of rows that a threshold may select; fewer would be luck."""

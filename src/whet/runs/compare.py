@@ -26,8 +26,7 @@ from whet.runs.predictions import labelled_rows
 from whet.runs.score_words import is_share, score_text
 from whet.runs.thinned import thinned_records
 from whet.runs.verdict.judge import Verdict, verdict_of
-
-Array = np.ndarray[Any, Any]
+from whet.utils.arrays import Array
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,12 +18,11 @@ from whet.errors import EnvironmentFault, Interrupted
 from whet.records import Baselines
 from whet.runs.folder import RunFolder
 from whet.training.setup import Job
+from whet.utils.arrays import Array
 
 if TYPE_CHECKING:
     from whet.metrics.baselines import Standing
     from whet.training.folds import Pooled
-
-Array = np.ndarray[Any, Any]
 
 FILE = "baselines.json"
 FROZEN, TFIDF = "frozen", "TF-IDF"

@@ -10,13 +10,14 @@ import numpy as np
 
 from whet.data.example_files import SplitRows
 from whet.data.tokens.table import Tokens
-from whet.engine.logits import Array, compute_logits, tokens_per_batch
+from whet.engine.logits import compute_logits, tokens_per_batch
 from whet.engine.network import Rows
 from whet.errors import Diverged, Interrupted
 from whet.metrics.intervals import standard_error
 from whet.metrics.scores import predicted, probabilities, score
 from whet.records import AVERAGED, Evaluation
 from whet.training.setup import Job
+from whet.utils.arrays import Array
 from whet.utils.memory import no_room_to_evaluate_together
 from whet.utils.signals import STOPPED_ELSEWHERE
 from whet.utils.text import SHOWN_CHARACTERS

@@ -26,16 +26,15 @@ from whet.training.checkpoints import CheckpointFolder
 from whet.training.choice import Choice, choose
 from whet.training.evaluation import Evaluator
 from whet.training.setup import Job
+from whet.utils.arrays import Array
 from whet.utils.background import BackgroundTasks
-from whet.utils.files import sync_file, sync_folder, sync_tree
+from whet.utils.files import replacing, sync_file, sync_folder, sync_tree
 
 if TYPE_CHECKING:
     from whet.data.example_files import SplitRows
     from whet.distributed.group import DistributedContext
     from whet.task import Task
     from whet.training.folds import Pooled
-
-Array = np.ndarray[Any, Any]
 
 
 def finish(
@@ -214,10 +213,8 @@ def write_predictions(path: Path, job: Job, logits: dict[str, Array], held_out: 
         tables = [first, *(table.append_column("fold", pa.nulls(len(table), pa.int64())) for table in tables)]
     if not tables:
         return
-    scratch = path.with_name(f".{path.name}.tmp")
-    pq.write_table(pa.concat_tables(tables), scratch)
-    sync_file(scratch)
-    os.replace(scratch, path)
+    with replacing(path) as scratch:
+        pq.write_table(pa.concat_tables(tables), scratch)
 
 
 def _predictions_table(task: Task, split: str, rows: SplitRows, logits: Array) -> Any:

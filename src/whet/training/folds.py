@@ -22,7 +22,6 @@ from whet.training.choice import Choice, choose
 from whet.training.evaluation import evaluation_record
 from whet.training.parts import (
     OF_AVERAGE,
-    Array,
     FoldRecorder,
     InitialState,
     PartOfRun,
@@ -39,6 +38,7 @@ from whet.training.parts import (
 from whet.training.plan import make_plan
 from whet.training.recorder import EventHandler, Recorder
 from whet.training.setup import Job, with_order
+from whet.utils.arrays import Array
 from whet.utils.signals import Interrupts
 from whet.utils.text import Echo
 

@@ -15,8 +15,8 @@ import whet
 from whet.metrics.majority import majority
 from whet.records import Start
 from whet.runs.folder import RunFolder
-from whet.training.export import Array
 from whet.training.setup import Job
+from whet.utils.arrays import Array
 
 if TYPE_CHECKING:
     from whet.engine.network import Network

@@ -25,12 +25,12 @@ from whet.training.evaluation import Evaluator
 from whet.training.plan import Due, State, every
 from whet.training.recorder import EventHandler, Recorder
 from whet.training.setup import Job
+from whet.utils.arrays import Array
 from whet.utils.files import sync_folder
 from whet.utils.safetensors_files import Groups, TensorFile, save_tensors
 from whet.utils.signals import Interrupts
 from whet.utils.text import Echo
 
-Array = np.ndarray[Any, Any]
 PARTS = "parts"
 HELD_OUT = "held-out"
 """The group of tensors in a part's checkpoints, and the file that a finished part keeps."""

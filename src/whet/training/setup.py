@@ -21,6 +21,7 @@ from whet.errors import DataError, UsageError, shortened_list
 from whet.training.plan import choose_metric, make_plan
 from whet.training.recipe import whole_below
 from whet.training.task_settings import refuse_without_effect
+from whet.utils.arrays import Array
 from whet.utils.text import Echo
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from whet.task import Task
     from whet.training.plan import Plan, State
     from whet.utils.device import Hardware
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)

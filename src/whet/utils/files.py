@@ -1,11 +1,13 @@
-"""Writes files and syncs them to disk, with their SHA-256."""
+"""Writes files and syncs them to disk, with their SHA-256, and gives them their names by atomic renames."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,30 @@ def write_file(path: Path, pieces: Iterator[Any]) -> dict[str, Any]:
         file.flush()
         os.fsync(file.fileno())
     return {"sha256": digest.hexdigest(), "bytes": size}
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; what is written there is synced and renamed to `path`, or deleted on error.
+
+    The caller writes a file or a folder. A link of the name `path` is replaced, and its target is left alone. An older
+    folder is only replaced if it is empty.
+    """
+    scratch = path.with_name(f".{path.name}.tmp")
+    _remove(scratch)  # left by a process that was killed
+    try:
+        yield scratch
+        sync_tree(scratch) if scratch.is_dir() else sync_file(scratch)
+        os.replace(scratch, path)
+    finally:
+        _remove(scratch)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def unwritable(path: Path, error: OSError, hint: str) -> EnvironmentFault:

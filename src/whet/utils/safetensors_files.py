@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from whet.utils.files import write_file
+from whet.utils.files import replacing, write_file
 
 Groups = dict[str, dict[str, Tensor]]
 
@@ -102,13 +102,8 @@ def save_tensors(
     for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
         # read on a side stream; the main stream may still be writing them
         torch.cuda.current_stream(device).synchronize()
-    scratch = Path(f"{os.fspath(filename)}.tmp")
-    scratch.unlink(missing_ok=True)  # left by a killed process
-    try:
+    with replacing(Path(filename)) as scratch:
         written = write_file(scratch, safetensors_pieces(tensors, metadata))
-        os.replace(scratch, filename)
-    finally:
-        scratch.unlink(missing_ok=True)
     return str(written["sha256"])
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from whet.utils.files import replacing
 
 MAX_TEXT = 256_000_000
 """The largest JSON text that is read at once. Real ones have kilobytes; a sparse file can claim any size."""
@@ -44,16 +45,5 @@ def whole_lines(path: Path, most: int = MAX_LINE) -> Iterator[bytes]:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file by an atomic rename. A link of that name is replaced, and its target is left alone."""
-    scratch = path.with_name(f".{path.name}.tmp")
-    scratch.unlink(missing_ok=True)
-    # O_EXCL refuses a link that was created in the meantime.
-    handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    try:
-        with open(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(handle)
-        os.replace(scratch, path)
-    except OSError:
-        scratch.unlink(missing_ok=True)
-        raise
+    with replacing(path) as scratch, open(scratch, "xb") as file:  # "x" refuses a link created in the meantime
+        file.write(content)

@@ -12,13 +12,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from whet.errors import WhetError
+from whet.utils.arrays import Array
 
-Array = np.ndarray[Any, Any]
 Compute = Callable[[list[str], list[str] | None], Array]
 """Maps texts, with pairs if there are any, to logits [rows, outputs]."""
 

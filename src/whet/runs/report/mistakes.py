@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,9 +12,9 @@ from whet.metrics.scores import predicted, probabilities
 from whet.records import Evaluation
 from whet.runs.folder import RunFolder
 from whet.runs.predictions import labelled_rows
+from whet.utils.arrays import Array
 from whet.utils.text import shorten
 
-Array = np.ndarray[Any, Any]
 WORST = 15
 EXAMPLES = 3
 MISTAKES = 12

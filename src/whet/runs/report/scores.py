@@ -16,8 +16,9 @@ from whet.records import Baselines, Evaluation, Record, Start, shipped_evaluatio
 from whet.runs.curves import Curves
 from whet.runs.parts import parts_sentence
 from whet.runs.report.charts import metric_words
-from whet.runs.report.mistakes import Array, PredictedRows
+from whet.runs.report.mistakes import PredictedRows
 from whet.runs.score_words import always_giving, is_number, is_share, metric_of, score_text
+from whet.utils.arrays import Array
 
 MANY_ROWS = 5000
 """Above this the bootstrap uses fewer draws: the interval is narrow, and the report is faster."""

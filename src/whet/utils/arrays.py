@@ -1,0 +1,9 @@
+"""The type of numpy arrays in signatures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
