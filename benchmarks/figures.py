@@ -50,6 +50,46 @@ def speed(results: dict[str, Any]) -> str:
     return table(("work", "model", "machine", "stock contender", "stock", "whet", "ratio"), rows)
 
 
+def families(results: dict[str, Any]) -> str:
+    """Training and predicting by family; ratios are to the faster stock contender."""
+    rows = []
+    for found, family in of_families(results, "families-"):
+        train, predict = family["train"], family["predict"]
+        steps = [row["ms_a_step"] for name, row in of_stock(train) if name.startswith("stock")]
+        whet = train["contenders"]["whet"]
+        rates = [predict["contenders"][name] for name in ("stock pipeline", "whet")]
+        memory = [train["contenders"][name]["peak_mb"] for name in ("stock float32", "whet")]
+        rows.append(
+            (
+                family["family"] + (", 6 layers of 384" if found["small"] else ""),
+                found["device"],
+                " / ".join(map(ms, steps)),
+                ms(whet["ms_a_step"]),
+                times(min(steps) / whet["ms_a_step"]),
+                " / ".join(f"{each['rows_a_second']:,.0f}" for each in rates),
+                times(rates[1]["rows_a_second"] / rates[0]["rows_a_second"]),
+                " / ".join(f"{each:,.0f}" for each in memory),
+                with_reason(train["job"]),
+            )
+        )
+    head = ("model", "machine", "stock fp32 / bf16", "whet", "ratio", "predicting, rows/s: stock / whet", "ratio")
+    return table((*head, "peak MB: stock / whet", "path"), rows) if rows else to_measure("families")
+
+
+def loop(results: dict[str, Any]) -> str:
+    """The course's own loop and `TrainStep`, by family; ratios are to the faster loop."""
+    rows = []
+    for found, family in of_families(results, "loop-"):
+        steps = [row["ms_a_step"] for _, row in of_stock(family["loop"])]
+        whet = family["loop"]["contenders"]["whet"]["ms_a_step"]
+        name = family["family"] + (", 6 layers of 384" if found["small"] else "")
+        fastest = times(min(steps) / whet)
+        path = with_reason(family["loop"]["job"])
+        rows.append((name, found["device"], " / ".join(map(ms, steps)), ms(whet), fastest, path))
+    head = ("model", "machine", "loop fp32 / bf16", "`TrainStep`", "ratio", "path")
+    return table(head, rows) if rows else to_measure("loop")
+
+
 def label_errors(results: dict[str, Any]) -> str:
     """Means over the draws of each case: two figures for each ranking, three for each list."""
     found = results["label_errors"]["found"]
@@ -91,7 +131,24 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "recipes": recipes,
     "recipes-f1": recipes_f1,
     "label_errors": label_errors,
+    "families": families,
+    "loop": loop,
 }
+
+
+def of_families(results: dict[str, Any], prefix: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each family that was measured, with the whole result that it stands in."""
+    chosen = [found for name, found in results.items() if name.startswith(prefix)]
+    return [(found, each) for found in chosen for each in found["families"] if "error" not in each]
+
+
+def to_measure(name: str) -> str:
+    """The text in place of a table whose benchmark has left no results."""
+    return f"`python benchmarks/{name}.py` measures it.\n"
+
+
+def with_reason(job: dict[str, Any]) -> str:
+    return str(job["path"]) + (f": {job['why']}" if job["why"] else "")
 
 
 def of_stock(found: dict[str, Any] | None) -> list[tuple[str, dict[str, Any]]]:

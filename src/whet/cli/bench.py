@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import click
@@ -43,7 +44,7 @@ def bench(what_or_source: str | None, source: str | None, as_json: bool, **chose
         }
     )
 
-    from whet.tools.bench.benchmark import bench_loop, bench_prediction, bench_training
+    from whet.tools.bench.benchmark import COMPILED, bench_loop, bench_prediction, bench_training
 
     def echo(line: str) -> None:
         click.echo(line, err=True)
@@ -53,9 +54,8 @@ def bench(what_or_source: str | None, source: str | None, as_json: bool, **chose
     elif what == "predict":
         result = bench_prediction(config, rows=chosen["rows"], turns=chosen["turns"], echo=echo)
     else:
-        result = bench_training(
-            config, steps=chosen["steps"], turns=chosen["turns"], echo=echo, compiled=chosen["compiled"]
-        )
+        more = (COMPILED,) if chosen["compiled"] else ()
+        result = bench_training(config, steps=chosen["steps"], turns=chosen["turns"], echo=echo, more=more)
     if as_json:
         click.echo(json_text(result))
     else:
@@ -63,8 +63,9 @@ def bench(what_or_source: str | None, source: str | None, as_json: bool, **chose
 
 
 def _show(result: dict[str, Any]) -> None:
-    job = result["job"]
-    click.echo("  ".join(f"{name} {value}" for name, value in job.items()))
+    path, why = (result["job"].pop(name) for name in ("path", "why"))
+    click.echo("  ".join(f"{name} {value}" for name, value in result["job"].items()))
+    click.echo(textwrap.fill(f"path of whet: {path}" + (f" ({why})" if why else ""), 79))
     click.echo(f"{'':<16}{'ms per step':>11}{'rows per second':>15}{'peak MB':>10}{'whet is faster by':>19}")
     for name, row in result["contenders"].items():
         step = f"{row['ms_a_step']:.1f}" if "ms_a_step" in row else ""

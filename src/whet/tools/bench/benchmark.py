@@ -12,7 +12,8 @@ import signal
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,16 +50,29 @@ LOOPS = (
     Contender("whet", False, "auto"),
 )
 COMPILED = Contender("stock compiled", True, "bf16", compiled=True)
+WHET_FLOAT32 = Contender("whet float32", False, "float32")
 
 
-def bench_training(config: Config, *, steps: int, turns: int, echo: Echo, compiled: bool = False) -> dict[str, Any]:
-    """Return milliseconds per step of each contender, the ratios, peak memory, and whether the losses agree."""
-    return _bench(config, _trainer, (COMPILED, *TRAINERS) if compiled else TRAINERS, steps, turns, echo)
+def bench_training(
+    config: Config,
+    *,
+    steps: int,
+    turns: int,
+    echo: Echo,
+    more: Sequence[Contender] = (),
+    idle: Sequence[Worker] = (),
+) -> dict[str, Any]:
+    """Return milliseconds per step of each contender, the ratios, peak memory, and whether the losses agree.
+
+    `more` are contenders besides the usual ones, and `idle` are processes for the contenders, if some are started
+    already.
+    """
+    return _bench(config, _trainer, (*more, *TRAINERS), steps, turns, echo, idle)
 
 
-def bench_loop(config: Config, *, steps: int, turns: int, echo: Echo) -> dict[str, Any]:
+def bench_loop(config: Config, *, steps: int, turns: int, echo: Echo, idle: Sequence[Worker] = ()) -> dict[str, Any]:
     """Return the same for a plain training loop and for `whet.TrainStep`."""
-    return _bench(config, _loop, LOOPS, steps, turns, echo)
+    return _bench(config, _loop, LOOPS, steps, turns, echo, idle)
 
 
 def _bench(
@@ -68,15 +82,17 @@ def _bench(
     steps: int,
     turns: int,
     echo: Echo,
+    idle: Sequence[Worker],
 ) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="whet-bench-") as scratch:
-        workers = {who.name: _Worker(scratch, work, config, who, scratch) for who in contenders}
+        workers = _workers((who.name for who in contenders), idle)
         try:
+            for who in contenders:
+                workers[who.name].begin(scratch, work, config, who, scratch)
             times = _turns(workers, steps, turns, echo)
             memory = {name: worker.ask("memory") for name, worker in workers.items()}
             losses = {who.name: workers[who.name].ask("losses") for who in contenders if not who.compiled}
-            path = workers["whet"].ask("path")
-            preparing = workers["whet"].ask("preparing")
+            path, why, preparing = (workers["whet"].ask(each) for each in ("path", "why", "preparing"))
         finally:
             for worker in workers.values():
                 worker.close()
@@ -89,6 +105,7 @@ def _bench(
             "batch_size": rows,
             "steps": steps,
             "path": path,
+            "why": why,
         },
         "contenders": {
             name: {
@@ -105,24 +122,35 @@ def _bench(
     }
 
 
-def bench_prediction(config: Config, *, rows: int, turns: int, echo: Echo) -> dict[str, Any]:
+def bench_prediction(
+    config: Config, *, rows: int, turns: int, echo: Echo, idle: Sequence[Worker] = ()
+) -> dict[str, Any]:
     """Return rows per second of `transformers.pipeline` at its best batch size, and of whet."""
     with tempfile.TemporaryDirectory(prefix="whet-bench-") as scratch:
         folder = _saved_classifier(config, Path(scratch) / "model")
         texts = _texts(config, rows)
-        workers = {"stock pipeline": _Worker(scratch, _pipeline, folder, texts, config.train.device)}
-        workers["whet"] = _Worker(scratch, _predictor, folder, texts, config.train.device)
+        workers = _workers(("stock pipeline", "whet"), idle)
         try:
+            workers["stock pipeline"].begin(scratch, _pipeline, folder, texts, config.train.device)
+            workers["whet"].begin(scratch, _predictor, folder, texts, config.train.device)
             times = _turns(workers, 0, turns, echo)
             memory = {name: worker.ask("memory") for name, worker in workers.items()}
             said = {name: worker.ask("labels") for name, worker in workers.items()}
             batch = workers["stock pipeline"].ask("batch")
+            path, why = (workers["whet"].ask(each) for each in ("path", "why"))
         finally:
             for worker in workers.values():
                 worker.close()
     medians = {name: statistics.median(values) for name, values in times.items()}
     return {
-        "job": {"model": config.model.model, "source": config.data.source, "rows": len(texts), "stock_batch": batch},
+        "job": {
+            "model": config.model.model,
+            "source": config.data.source,
+            "rows": len(texts),
+            "stock_batch": batch,
+            "path": path,
+            "why": why,
+        },
         "contenders": {
             name: {
                 "rows_a_second": len(texts) / medians[name],
@@ -135,7 +163,7 @@ def bench_prediction(config: Config, *, rows: int, turns: int, echo: Echo) -> di
     }
 
 
-def _turns(workers: dict[str, _Worker], steps: int, turns: int, echo: Echo) -> dict[str, list[float]]:
+def _turns(workers: dict[str, Worker], steps: int, turns: int, echo: Echo) -> dict[str, list[float]]:
     for worker in workers.values():
         worker.wait()
     times: dict[str, list[float]] = {name: [] for name in workers}
@@ -162,16 +190,32 @@ def _agreement(losses: dict[str, list[float]]) -> dict[str, Any]:
     }
 
 
-class _Worker:
-    """A process that answers requests."""
+class Worker:
+    """A process that loads the libraries, waits for its work, and then answers requests.
 
-    def __init__(self, scratch: str, work: Callable[..., None], *arguments: Any) -> None:
+    One that takes longer than `patience` seconds for an answer is given up.
+    """
+
+    def __init__(self, patience: float | None = None) -> None:
+        self._patience = patience
+        self._is_loaded = False
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_begin, args=(scratch, work, theirs, *arguments), daemon=True)
+        self._process = context.Process(target=_wait_for_work, args=(theirs,), daemon=True)
         with _signals_blocked():  # permanent in the process: only the parent handles Ctrl-C
             self._process.start()
         theirs.close()
+
+    def begin(self, scratch: str, work: Callable[..., None], *arguments: Any) -> None:
+        """Give the process its work. Its temporary files go into a folder that the parent removes."""
+        self.load()
+        self._pipe.send((scratch, work, *arguments))
+
+    def load(self) -> None:
+        """Wait until the libraries are loaded."""
+        if not self._is_loaded:
+            self._answer()
+            self._is_loaded = True
 
     def wait(self) -> None:
         """Wait until the process is ready. Separate from the start, so that all of them start at once."""
@@ -183,6 +227,8 @@ class _Worker:
 
     def _answer(self) -> Any:
         try:
+            if self._patience is not None and not self._pipe.poll(self._patience):
+                raise EnvironmentFault(f"A contender did not answer for {self._patience:g} seconds.")
             kind, value = self._pipe.recv()
         except EOFError:
             raise EnvironmentFault("A contender died.", "Memory may be short: try a smaller --model.") from None
@@ -208,10 +254,21 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin(scratch: str, work: Callable[..., None], *arguments: Any) -> None:
-    """Put temporary files into a folder that the parent removes, since the process is killed."""
-    tempfile.tempdir = scratch
-    work(*arguments)
+def _workers(names: Iterable[str], idle: Sequence[Worker]) -> dict[str, Worker]:
+    """Return a process for each name: first those that are started already."""
+    waiting = list(idle)
+    return {name: waiting.pop(0) if waiting else Worker() for name in names}
+
+
+def _wait_for_work(pipe: Any) -> None:
+    try:
+        import transformers.modeling_layers  # noqa: F401  # every contender needs it, and torch with it
+
+        pipe.send(("ok", None))
+        tempfile.tempdir, work, *arguments = pipe.recv()
+    except EOFError:
+        return  # there is no work
+    work(pipe, *arguments)
 
 
 def _serve(pipe: Any, make: Callable[[], dict[str, Callable[..., Any]]]) -> None:
@@ -225,7 +282,8 @@ def _serve(pipe: Any, make: Callable[[], dict[str, Callable[..., Any]]]) -> None
     except (EOFError, BrokenPipeError):
         return  # the parent is gone
     except Exception as error:
-        pipe.send(("error", f"{type(error).__name__}: {error}"))
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        pipe.send(("error", f"{type(error).__name__}: {error} ({Path(at.filename).name}, line {at.lineno})"))
 
 
 def _trainer(pipe: Any, config: Config, who: Contender, scratch: str) -> None:

@@ -60,6 +60,7 @@ def whet_trainer(config: Config, who: Contender, scratch: str) -> Answers:
         "memory": lambda: peak_memory_mb(job.hardware.device),
         "losses": losses,
         "path": lambda: job.network.path,
+        "why": lambda: job.network.why,
         "preparing": lambda: preparing,
     }
 
@@ -141,6 +142,8 @@ def whet_predictor(folder: str, texts: list[Any], device: str) -> Answers:
     return {
         "turn": turn,
         "memory": lambda: peak_memory_mb(predictor.hardware.device),
+        "path": lambda: predictor.network.path,
+        "why": lambda: predictor.network.why,
         "labels": lambda: [answer.label for answer in answers],
     }
 

@@ -44,7 +44,8 @@ def loop(config: Config, who: Contender) -> Answers:
         "turn": turn,
         "memory": lambda: peak_memory_mb(device),
         "losses": losses,
-        "path": path,
+        "path": lambda: path().partition(" (")[0],
+        "why": lambda: path().partition(" (")[2].removesuffix(")"),
         "preparing": lambda: 0.0,
     }
 
