@@ -99,7 +99,7 @@ def test_another_origin_is_refused(server: Server) -> None:
         "/api/runs/first-001%00",
         "/api/runs/first-001%2frecords.jsonl/events",
         "//etc/passwd",
-        "/assets/page.js/",
+        "/assets/live.js/",
     ],
 )
 def test_a_path_leads_nowhere_else(server: Server, path: str) -> None:
@@ -108,7 +108,7 @@ def test_a_path_leads_nowhere_else(server: Server, path: str) -> None:
     assert b"secret" not in answer
 
 
-@pytest.mark.parametrize("path", ["", "assets/page.js", "api/runs", "api/runs/no-such"])
+@pytest.mark.parametrize("path", ["", "assets/live.js", "api/runs", "api/runs/no-such"])
 def test_every_answer_keeps_the_page_to_itself(server: Server, path: str) -> None:
     headers = httpx.get(server.url + path).headers
     assert "default-src 'none'" in headers["content-security-policy"]

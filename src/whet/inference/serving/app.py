@@ -10,7 +10,6 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,14 +31,13 @@ from whet.inference.serving.requests import (
     parse,
     read_body,
 )
-from whet.runs.report.html import asset
+from whet.runs.served_page import PageFile, page_files
 from whet.utils.web_server import HEADERS
 
 if TYPE_CHECKING:
     from whet.inference.predictor import Predictor
 
 Send = Callable[[Any], Awaitable[None]]
-KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html; charset=utf-8"}
 FEW_ROWS = 64
 """Up to this many rows are formatted on the event loop; more on a thread, while others are answered."""
 LARGE_BODY = 64_000
@@ -95,9 +93,7 @@ class App:
         self.batcher: Batcher | None = None
         self.draining = False
         self._held = BodyMemory(16 * limits.body_bytes)
-        self._assets = {name: _own_asset(name) for name in ("index.html", "try.js", "try.css")}
-        self._assets["base.css"] = asset("base.css").encode()
-        self._assets["icon.svg"] = (files("whet.runs.live") / "page" / "icon.svg").read_bytes()
+        self._files = page_files("whet.inference.serving", "try", title="Try the model · whet")
         self._routes: dict[str, tuple[str, Callable[[Headers, Receive], Awaitable[Answer]]]] = {
             "/": ("GET", self._index),
             "/predict": ("POST", self._predict),
@@ -106,7 +102,7 @@ class App:
             "/ready": ("GET", self._ready),
             "/metrics": ("GET", self._metrics),
             "/openapi.json": ("GET", self._openapi),
-            **{f"/assets/{name}": ("GET", self._asset(name)) for name in self._assets},
+            **{f"/assets/{name}": ("GET", self._asset(file)) for name, file in self._files.items()},
         }
 
     def open(self, predictor: Predictor, batcher: Batcher) -> None:
@@ -251,11 +247,11 @@ class App:
         return Answer(_json(openapi.describe(whet.__version__, self.limits, labels, pairs, has_token)))
 
     async def _index(self, headers: Headers, receive: Receive) -> Answer:
-        return Answer(self._assets["index.html"], KINDS[".html"])
+        return Answer(self._files["index.html"].content, self._files["index.html"].kind)
 
-    def _asset(self, name: str) -> Callable[[Headers, Receive], Awaitable[Answer]]:
+    def _asset(self, file: PageFile) -> Callable[[Headers, Receive], Awaitable[Answer]]:
         async def answer(headers: Headers, receive: Receive) -> Answer:
-            return Answer(self._assets[name], KINDS[Path(name).suffix])
+            return Answer(file.content, file.kind)
 
         return answer
 
@@ -283,10 +279,6 @@ async def _read_the_rest(receive: Receive) -> None:
 def _json(content: Any) -> bytes:
     # Escapes are ASCII: a label may hold what UTF-8 cannot encode.
     return json.dumps(content, separators=(",", ":")).encode("ascii")
-
-
-def _own_asset(name: str) -> bytes:
-    return (files("whet.inference.serving") / "page" / name).read_bytes()
 
 
 def _report(error: Exception) -> None:

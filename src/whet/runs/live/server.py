@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ from whet.errors import UsageError, missing_extra
 from whet.runs.folder import RECORDS, is_run
 from whet.runs.live.follow import Cursor, Tail, as_json, clean_dict
 from whet.runs.many import default_values, run_in_short
-from whet.runs.report.html import asset
+from whet.runs.served_page import page_files
 from whet.utils.text import neutral_lines
 from whet.utils.web_server import HEADERS, LOOPBACK, Server, listen, run_in_background
 
@@ -40,7 +39,6 @@ HEARTBEAT_SECONDS = 15.0
 CONNECTIONS = 100
 READING_SECONDS = 0.2
 """Time limit for reading new runs while listing them."""
-KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
 
 Send = Callable[[Any], Awaitable[None]]
 
@@ -173,8 +171,7 @@ class _Pages:
 
     def __init__(self, library: Library, leaving: threading.Event) -> None:
         self.library, self.leaving = library, leaving
-        own = {name: _own_asset(name) for name in ("index.html", "page.js", "page.css", "icon.svg")}
-        self.assets = {**own, **{name: asset(name) for name in ("scales.js", "chart.js", "many.js", "base.css")}}
+        self.files = page_files("whet.runs.live", "live", scripts=("scales.js", "chart.js", "many.js"))
 
     async def index(self, request: Request) -> Response:
         return self._file("index.html")
@@ -236,9 +233,9 @@ class _Pages:
     def _file(self, name: str) -> Response:
         from starlette.responses import Response
 
-        if name not in self.assets:
+        if name not in self.files:
             return _missing()
-        return Response(self.assets[name], media_type=KINDS[Path(name).suffix])
+        return Response(self.files[name].content, media_type=self.files[name].kind)
 
 
 async def _refuse(send: Send, text: bytes) -> None:
@@ -271,10 +268,6 @@ def _number(text: str | None) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
-
-
-def _own_asset(name: str) -> str:
-    return (files("whet.runs.live") / "page" / name).read_text(encoding="utf-8")
 
 
 def _stamp(path: Path) -> tuple[int, int]:

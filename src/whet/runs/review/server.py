@@ -7,14 +7,13 @@ decision is answered once it is on the disk.
 from __future__ import annotations
 
 import asyncio
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from whet.errors import WhetError, missing_extra
 from whet.runs.label_errors import Suspects
-from whet.runs.live.server import KINDS, guarded
-from whet.runs.report.html import asset
+from whet.runs.live.server import guarded
 from whet.runs.review.decisions import Decisions
+from whet.runs.served_page import page_files
 from whet.utils.review_file import DECISIONS
 from whet.utils.text import json_text, neutral_lines
 from whet.utils.untrusted_files import parse_json
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 MAX_BODY = 10_000
 """Bytes of a decision: a row number and a word."""
-OWN = ("index.html", "review.js", "review.css")
 
 
 def start(name: str, suspects: Suspects, decisions: Decisions, port: int = 0) -> Server:
@@ -66,8 +64,7 @@ class _Pages:
 
     def __init__(self, name: str, suspects: Suspects, decisions: Decisions) -> None:
         self.name, self.suspects, self.decisions = name, suspects, decisions
-        self.assets = {each: _own_asset("review", each) for each in OWN}
-        self.assets |= {"base.css": asset("base.css"), "icon.svg": _own_asset("live", "icon.svg")}
+        self.files = page_files("whet.runs.review", "review")
 
     async def index(self, request: Request) -> Response:
         return self._file("index.html")
@@ -114,16 +111,12 @@ class _Pages:
         return _answer(json_text({"row": row, "decision": decision}), "application/json")
 
     def _file(self, name: str) -> Response:
-        if name not in self.assets:
+        if name not in self.files:
             return _answer("There is nothing here.\n", status=404)
-        return _answer(self.assets[name], KINDS["." + name.rpartition(".")[2]])
+        return _answer(self.files[name].content, self.files[name].kind)
 
 
-def _answer(content: str, kind: str = "text/plain", status: int = 200) -> Response:
+def _answer(content: str | bytes, kind: str = "text/plain", status: int = 200) -> Response:
     from starlette.responses import Response
 
     return Response(content, media_type=kind, status_code=status)
-
-
-def _own_asset(folder: str, name: str) -> str:
-    return (files(f"whet.runs.{folder}") / "page" / name).read_text(encoding="utf-8")
