@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from whet.utils.signals import Interrupts
 from whet.utils.text import Echo
 
 if TYPE_CHECKING:
+    from whet.data.audit.audit import Audit
     from whet.data.examples import Examples
     from whet.training.estimate import Estimate
 
@@ -54,43 +56,45 @@ def train_run(
         if not ranks.is_main:
             echo, on_event = ignore, ignore  # only the main process prints
         with ranks.publish_error():
-            return _train_on_rank(ranks, source, config, interrupts, accept_changes, measure_only, echo, on_event)
+            call = _Call(ranks, interrupts, accept_changes, measure_only, echo, on_event)
+            return _train_on_rank(call, source, config)
 
 
-def _train_on_rank(
-    ranks: DistributedContext,
-    source: Any,
-    config: Config,
-    interrupts: Interrupts,
-    accept_changes: bool,
-    measure_only: bool,
-    echo: Echo,
-    on_event: EventHandler,
-) -> RunFolder:
-    from whet.integrations.trackers import Place, tracked
+@dataclass(frozen=True)
+class _Call:
+    """The arguments of a call that all its stages share."""
 
-    with ranks.raise_on_all_ranks(), interrupts.at_once():
-        config = resolve_folds(config)
-        examples, report = read_examples(source, config, echo)
-        refuse_contrastive(config, examples.task)
-        config, numbers = choose_folds(config, examples, echo)
+    ranks: DistributedContext
+    interrupts: Interrupts
+    accept_changes: bool
+    measure_only: bool
+    echo: Echo
+    on_event: EventHandler
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a run, as read."""
+
+    examples: Examples
+    report: Audit
+    folds: Any
+    """The fold of each training row; None without folds."""
+
+
+def _train_on_rank(call: _Call, source: Any, config: Config) -> RunFolder:
+    ranks = call.ranks
+    with ranks.raise_on_all_ranks(), call.interrupts.at_once():
+        config, rows = _read(source, config, call.echo)
         if ranks.is_main:
-            _refuse_changes(config, examples.fingerprint, accept_changes)
+            _refuse_changes(config, rows.examples.fingerprint, call.accept_changes)
     # Heavy libraries are loaded only now: most mistakes were found without them.
-    from whet.training.estimate import estimate, require_disk
     from whet.utils.device import start_gpu_in_background
 
     start_gpu_in_background(config.train.device)
-    config = with_recipe(config, examples, echo)
+    config = with_recipe(config, rows.examples, call.echo)
     with ranks.raise_on_all_ranks():
-        opened = open_run(config, accept_changes) if ranks.is_main else None
-    tracks: list[Callable[[Any], None]] = []
-
-    def tell(event: Any, job: Any) -> None:
-        for track in tracks:
-            track(event)
-        on_event(event, job)
-
+        opened = open_run(config, call.accept_changes) if ranks.is_main else None
     folder: RunFolder
     folder, resuming = ranks.broadcast_object(opened)
     with ExitStack() as held:
@@ -99,36 +103,71 @@ def _train_on_rank(
                 held.enter_context(folder.locked())
             folder.refuse_links()
         if ranks.broadcast_object(resuming and folder.finished):
-            with ranks.raise_on_all_ranks():
-                compare_with_before(folder, config, examples.fingerprint, accept_changes)
-            echo(f"{folder.path} is finished already.")
-            if ranks.is_main and not measure_only and not (folder.path / "report.html").exists():
-                write_report_quietly(folder, echo)
-            return folder
-        is_mine = ranks.is_main and not resuming
-        with _no_folder_left(folder, is_mine), ranks.raise_on_all_ranks(), interrupts.at_once():
-            before = folder.data if resuming else {}
-            changed = compare_with_before(folder, config, examples.fingerprint, accept_changes) if resuming else ""
-            model = BackgroundModelLoader(config, examples.task)
-            prepared = make_tokens(config, examples, report, echo, interrupts.check, model)
-            changed = changed or refuse_other_tokens(folder, before, prepared, accept_changes)
-            job = make_job(prepared, echo, ranks, model=model)
-            training = _trained(config, folder, job, numbers, interrupts, echo, tell, measure_only)
-            expected = estimate(job, getattr(training, "trainings", ()))
-            echo(expected.sentence())
-            require_disk(folder.path, expected)
-        ranks.require_same("The tokens", [tokens.fingerprint for tokens in prepared.tokens.values()])
-        if resuming and folder.environment.get("processes", ranks.world) != ranks.world:
-            echo(f"Started with another number of processes: with {ranks.world} it is equal only within tolerance.")
-        if changed and ranks.is_main:
-            echo(f"Going on although {changed}.")
-            folder.write_text(CONFIG, to_toml(config))
-        place = Place(folder.path / "tensorboard", "whet", folder.path.name)
-        trackers = config.run.report_to if ranks.is_main else ()
-        with tracked(trackers, place, config.flat(), echo) as track:
-            tracks.append(track)
-            training.run(resuming=resuming, changed=changed)
+            _leave_finished(call, folder, config, rows)
+        else:
+            _train_in(call, folder, config, rows, resuming)
     return folder
+
+
+def _read(source: Any, config: Config, echo: Echo) -> tuple[Config, _Rows]:
+    """Read the rows, and return the settings with those that depend on them."""
+    config = resolve_folds(config)
+    examples, report = read_examples(source, config, echo)
+    refuse_contrastive(config, examples.task)
+    config, folds = choose_folds(config, examples, echo)
+    return config, _Rows(examples, report, folds)
+
+
+def _leave_finished(call: _Call, folder: RunFolder, config: Config, rows: _Rows) -> None:
+    with call.ranks.raise_on_all_ranks():
+        compare_with_before(folder, config, rows.examples.fingerprint, call.accept_changes)
+    call.echo(f"{folder.path} is finished already.")
+    if call.ranks.is_main and not call.measure_only and not (folder.path / "report.html").exists():
+        write_report_quietly(folder, call.echo)
+
+
+def _train_in(call: _Call, folder: RunFolder, config: Config, rows: _Rows, resuming: bool) -> None:
+    """Train in an opened folder, which is deleted if the run is new and cannot start."""
+    from whet.integrations.trackers import Place, tracked
+    from whet.training.estimate import estimate, require_disk
+
+    ranks, echo = call.ranks, call.echo
+    tracks: list[Callable[[Any], None]] = []
+
+    def tell(event: Any, job: Any) -> None:
+        for track in tracks:
+            track(event)
+        call.on_event(event, job)
+
+    is_mine = ranks.is_main and not resuming
+    with _no_folder_left(folder, is_mine), ranks.raise_on_all_ranks(), call.interrupts.at_once():
+        job, changed = _make_job(call, folder, config, rows, resuming)
+        training = _trained(config, folder, job, rows.folds, call.interrupts, echo, tell, call.measure_only)
+        expected = estimate(job, getattr(training, "trainings", ()))
+        echo(expected.sentence())
+        require_disk(folder.path, expected)
+    ranks.require_same("The tokens", [tokens.fingerprint for tokens in job.prepared.tokens.values()])
+    if resuming and folder.environment.get("processes", ranks.world) != ranks.world:
+        echo(f"Started with another number of processes: with {ranks.world} it is equal only within tolerance.")
+    if changed and ranks.is_main:
+        echo(f"Going on although {changed}.")
+        folder.write_text(CONFIG, to_toml(config))
+    place = Place(folder.path / "tensorboard", "whet", folder.path.name)
+    trackers = config.run.report_to if ranks.is_main else ()
+    with tracked(trackers, place, config.flat(), echo) as track:
+        tracks.append(track)
+        training.run(resuming=resuming, changed=changed)
+
+
+def _make_job(call: _Call, folder: RunFolder, config: Config, rows: _Rows, resuming: bool) -> tuple[Job, str]:
+    """Return the job, and in words what has changed since the run was started."""
+    accept = call.accept_changes
+    before = folder.data if resuming else {}
+    changed = compare_with_before(folder, config, rows.examples.fingerprint, accept) if resuming else ""
+    model = BackgroundModelLoader(config, rows.examples.task)
+    prepared = make_tokens(config, rows.examples, rows.report, call.echo, call.interrupts.check, model)
+    changed = changed or refuse_other_tokens(folder, before, prepared, accept)
+    return make_job(prepared, call.echo, call.ranks, model=model), changed
 
 
 def _refuse_sharded_windows(config: Config) -> None:
@@ -150,17 +189,17 @@ def _trained(
     config: Config,
     folder: RunFolder,
     job: Job,
-    numbers: Any,
+    folds: Any,
     interrupts: Interrupts,
     echo: Echo,
     on_event: EventHandler,
     measure_only: bool = False,
 ) -> Any:
     """Return the object that trains: folds, several seeds, or one training."""
-    if numbers is not None:
+    if folds is not None:
         from whet.training.folds import FoldedRun
 
-        return FoldedRun(folder, job, numbers, interrupts, echo, on_event, measure_only=measure_only)
+        return FoldedRun(folder, job, folds, interrupts, echo, on_event, measure_only=measure_only)
     if config.train.seeds > 1:
         from whet.training.seeds import SeededRun
 
@@ -216,18 +255,15 @@ def dry_run(source: Any, config: Config, echo: Echo, *, accept_changes: bool = F
 
     available(config.run.report_to)
     refuse_impossible(config.train.device)
-    config = resolve_folds(config)
-    examples, report = read_examples(source, config, echo)
-    refuse_contrastive(config, examples.task)
-    config, numbers = choose_folds(config, examples, echo)
-    _refuse_changes(config, examples.fingerprint, accept_changes)
-    config = with_recipe(config, examples, echo)
+    config, rows = _read(source, config, echo)
+    _refuse_changes(config, rows.examples.fingerprint, accept_changes)
+    config = with_recipe(config, rows.examples, echo)
     from whet.training.estimate import estimate
 
-    model = BackgroundModelLoader(config, examples.task)
-    job = make_job(make_tokens(config, examples, report, echo, model=model), echo, model=model)
+    model = BackgroundModelLoader(config, rows.examples.task)
+    job = make_job(make_tokens(config, rows.examples, rows.report, echo, model=model), echo, model=model)
     with Interrupts() as interrupts:
-        training = _trained(config, RunFolder(Path()), job, numbers, interrupts, echo, ignore)
+        training = _trained(config, RunFolder(Path()), job, rows.folds, interrupts, echo, ignore)
         expected = estimate(job, getattr(training, "trainings", ()))
     echo(expected.sentence())
     return expected

@@ -221,29 +221,16 @@ def _near_duplicates(splits: Mapping[str, SplitColumns]) -> Iterable[Finding]:
     sizes = {name: split.head.num_rows for name, split in splits.items()}
     cut = [f"{sizes[name]:,} {name}" for name, split in splits.items() if sizes[name] < len(split)]
     scope = f" (among the first {' and '.join(cut)} rows)" if cut else ""
-    for name in names:
-        later = np.unique(near.between(name, name)[:, 1])
+    kept = "Look at a few: they add little, and count double where they repeat a mistake."
+    checks = [(NOTE, "near-duplicate", name, name, "an earlier text", kept) for name in names]
+    if names[0] == "train":
+        leaked = "Look at a few: if they are copies, the score is too good."
+        checks += [(WARNING, "near-leak", "train", name, "a training text", leaked) for name in names[1:]]
+    for level, code, earlier, name, what, hint in checks:
+        later = np.unique(near.between(earlier, name)[:, 1])
         if len(later):
-            yield Finding(
-                NOTE,
-                "near-duplicate",
-                len(later),
-                f"Almost the same as an earlier text: {_rows(later, name)}{scope}.",
-                "Look at a few: they add little, and count double where they repeat a mistake.",
-                splits[name].places(later),
-            )
-    for name in names[1:]:
-        if names[0] == "train":
-            later = np.unique(near.between("train", name)[:, 1])
-            if len(later):
-                yield Finding(
-                    WARNING,
-                    "near-leak",
-                    len(later),
-                    f"Almost the same as a training text: {_rows(later, name)}{scope}.",
-                    "Look at a few: if they are copies, the score is too good.",
-                    splits[name].places(later),
-                )
+            message = f"Almost the same as {what}: {_rows(later, name)}{scope}."
+            yield Finding(level, code, len(later), message, hint, splits[name].places(later))
 
 
 def _spelling(examples: Examples, splits: Mapping[str, SplitColumns]) -> Iterable[Finding]:

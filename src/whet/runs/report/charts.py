@@ -103,7 +103,7 @@ def charts_of(curves: Curves, points: int = POINTS) -> list[Chart]:
         *_metric_charts(curves, points),
         _single(curves.learning_rate, "learning_rate", "Learning rate", points),
         _single(curves.grad_norm, "grad_norm", "Gradient norm", points),
-        _single(curves.rows_per_second, "rows_per_second", "Rows a second", points),
+        _single(curves.rows_per_second, "rows_per_second", "Rows per second", points),
         _single(curves.memory_mb, "memory_mb", "Memory (MB)", points),
     ]
     return [dataclasses.replace(chart, x_range=x_range) for chart in found if any(line.x for line in chart.lines)]
