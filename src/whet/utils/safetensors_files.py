@@ -13,6 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from whet.utils.cuda_streams import give_back_stream, take_stream
 from whet.utils.files import replacing, write_file
 
 Groups = dict[str, dict[str, Tensor]]
@@ -84,9 +85,13 @@ def safetensors_pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     staging: dict[str, Any] = {}
-    for name in names:
-        if tensors[name].numel():
-            yield from _bytes_of(tensors[name].detach().contiguous().reshape(-1).view(torch.uint8), staging)
+    try:
+        for name in names:
+            if tensors[name].numel():
+                yield from _bytes_of(tensors[name].detach().contiguous().reshape(-1).view(torch.uint8), staging)
+    finally:
+        if staging:
+            give_back_stream(staging["stream"], staging["stream"].device)
 
 
 def save_tensors(
@@ -114,7 +119,7 @@ def _bytes_of(flat: Tensor, staging: dict[str, Any]) -> Iterator[Any]:
         return
     if not staging:
         staging["buffer"] = torch.empty(STAGED_AT_ONCE, dtype=torch.uint8, pin_memory=True)
-        staging["stream"] = torch.cuda.Stream(flat.device)  # type: ignore[no-untyped-call]
+        staging["stream"] = take_stream(flat.device)
     for part in torch.split(flat, STAGED_AT_ONCE):
         with torch.cuda.stream(staging["stream"]):  # a side stream, so that the copy does not wait for training
             staging["buffer"][: len(part)].copy_(part, non_blocking=True)

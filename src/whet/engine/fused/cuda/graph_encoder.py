@@ -21,6 +21,7 @@ from whet.engine.fused.architectures import Shape
 from whet.engine.fused.cuda.layers import CudaLayerOps
 from whet.engine.fused.encoder import Encoder, Inputs
 from whet.engine.fused.parameters import FlatModel
+from whet.utils.cuda_streams import stream_of
 
 MIN_TOKENS, MAX_TOKENS = 1024, 16384
 """Smaller batches are filled up to the first number of tokens. Batches above the second keep the device busy without
@@ -79,7 +80,7 @@ class ReplayedEncoder(Encoder):
     def __init__(self, flat: FlatModel, shape: Shape, pieces: CudaLayerOps) -> None:
         super().__init__(flat, shape, pieces)
         self.device = pieces.device
-        self._stream, self._pool = _cuda.Stream(self.device), torch.cuda.graph_pool_handle()
+        self._stream, self._pool = stream_of(self, self.device), torch.cuda.graph_pool_handle()
         self._forwards: dict[Size, Forward] = {}
         self._lock = threading.Lock()
 

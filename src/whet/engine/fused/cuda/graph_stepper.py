@@ -35,6 +35,7 @@ from whet.engine.fused.stepper import FusedStepper
 from whet.engine.losses import Loss
 from whet.engine.network import BatchSource, Rows
 from whet.engine.stepper import split, step_seed
+from whet.utils.cuda_streams import stream_of
 from whet.utils.device import Hardware
 from whet.utils.safetensors_files import Groups
 
@@ -93,7 +94,7 @@ class GraphStepper(FusedStepper):
         self.compiled = False
         self.pool = torch.cuda.graph_pool_handle()
         # One of each for all graphs: every stream has its own cuBLAS workspace.
-        self.main = _cuda.Stream(device, priority=-1)  # the forward pass has priority over the update
+        self.main = stream_of(self, device, priority=-1)  # the forward pass has priority over the update
         self.update = CudaUpdate(network.flat, self.rule, self.clip, network.pieces.side_stream)
         self.turns = 0
         """Number of replays so far; the update marks with it which vocabulary rows it has done."""

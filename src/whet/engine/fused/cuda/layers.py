@@ -24,6 +24,7 @@ from whet.engine.fused.cuda.attention import (
 from whet.engine.fused.cuda.layer_kernels import COLUMN_TILE, ROW_TILE
 from whet.engine.fused.encoder import Inputs, Pair, weight_gradient
 from whet.engine.fused.parameters import FlatModel, Group
+from whet.utils.cuda_streams import stream_of
 
 aten = torch.ops.aten
 NORM_PROGRAMS, NORM_ROWS = 224, 4
@@ -52,7 +53,7 @@ class CudaLayerOps:
         self._jobs: list[tuple[int, int, int, int]] = []
         self._tables: dict[tuple[Any, ...], Tensor] = {}
         self._expected = (0, 0, 0)
-        self.side_stream = _cuda.Stream(device)
+        self.side_stream = stream_of(self, device)
         """Computes gradients of weights: the backward pass does not need them, and on few tokens it does not fill the
         device."""
         self._being_read: deque[tuple[torch.cuda.Event, tuple[Tensor, ...]]] = deque()
