@@ -136,12 +136,14 @@ def setfit_answers(train: list[dict[str, Any]], test: list[dict[str, Any]], mode
     import torch
     from setfit import SetFitModel, Trainer, TrainingArguments
 
+    from whet.models.pretrained import find_model
+
     def joined(rows: list[dict[str, Any]]) -> list[str]:
         return [f"{row['text']} {row['pair']}" if "pair" in row else row["text"] for row in rows]
 
     torch.manual_seed(seed)
     with tempfile.TemporaryDirectory() as folder:
-        fitted = SetFitModel.from_pretrained(model)
+        fitted = SetFitModel.from_pretrained(find_model(model))
         fitted.model_body.float()
         arguments = TrainingArguments(output_dir=folder, seed=seed, save_strategy="no", report_to="none")
         rows = datasets.Dataset.from_dict({"text": joined(train), "label": [row["label"] for row in train]})
@@ -215,6 +217,9 @@ def main() -> None:
 
     with ProcessPoolExecutor(given.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         for done, finished in enumerate(as_completed([pool.submit(run_draw, job) for job in jobs]), 1):
+            if error := finished.exception():
+                print(f"{done} of {len(jobs)}: {error!r}", file=sys.stderr, flush=True)
+                continue
             found = finished.result()
             scores.extend(found)
             print(
