@@ -33,63 +33,64 @@ def compare(runs: tuple[Path, ...], split: str | None, html: Path | None, as_jso
     from whet.cli.terminal import columns, wrapped
     from whet.runs.compare import compare as compared
 
-    found = compared(runs, split)
+    comparison = compared(runs, split)
     if html is not None:
         from whet.runs.report.compare_html import write_comparison
 
-        click.echo(f"{write_comparison(found, html)}", err=True)
+        click.echo(f"{write_comparison(comparison, html)}", err=True)
     if as_json:
-        click.echo(json_text(found.as_dict(), default=str))
+        click.echo(json_text(comparison.as_dict(), default=str))
         return
-    for line in comparison_lines(found, columns(sys.stdout) if sys.stdout.isatty() else None):
+    for line in comparison_lines(comparison, columns(sys.stdout) if sys.stdout.isatty() else None):
         click.echo(line)
-    few = len(found.entries) <= MANY_RUNS
-    for sentence in [each.sentence for each in found.differences] if few else [found.summary()]:
+    few = len(comparison.entries) <= MANY_RUNS
+    for sentence in [difference.sentence for difference in comparison.differences] if few else [comparison.summary()]:
         click.echo(wrapped(sentence, sys.stdout))
 
 
-def comparison_lines(found: Comparison, most: int | None = None) -> list[str]:
+def comparison_lines(comparison: Comparison, most: int | None = None) -> list[str]:
     """Return the scores, then the settings that differ, within this width."""
     from whet.runs.progress import duration
     from whet.runs.score_words import score_text
 
-    scores = [["run", f"{found.split} {found.metric}", "95% interval", "time", "verdict"]]
-    for entry in found.entries:
+    scores = [["run", f"{comparison.split} {comparison.metric}", "95% interval", "time", "verdict"]]
+    for entry in comparison.entries:
         score, low, high = "–", "", ""
         if entry.score is not None:
             score, low, high = (
-                score_text(found.metric, value) for value in (entry.score.value, entry.score.low, entry.score.high)
+                score_text(comparison.metric, value) for value in (entry.score.value, entry.score.low, entry.score.high)
             )
         interval = f"{low} to {high}" if low else ""
         scores.append([entry.name, score, interval, duration(entry.seconds), entry.verdict.verdict])
     same = "All settings are the same."
-    if len(found.entries) > MANY_RUNS:
-        wide = [[*row, *cells] for row, cells in zip(scores, _settings_beside(found), strict=True)]
-        return [*table([wide[0], *_ranked(wide[1:], found)], most), "", *([] if found.settings else [same, ""])]
-    names = [entry.name for entry in found.entries]
-    settings = [["setting", *names], *([n, *map(_shown, values)] for n, values in found.settings.items())]
+    if len(comparison.entries) > MANY_RUNS:
+        wide = [[*row, *cells] for row, cells in zip(scores, _settings_beside(comparison), strict=True)]
+        ranked = table([wide[0], *_ranked(wide[1:], comparison)], most)
+        return [*ranked, "", *([] if comparison.settings else [same, ""])]
+    names = [entry.name for entry in comparison.entries]
+    settings = [["setting", *names], *([n, *map(_shown, values)] for n, values in comparison.settings.items())]
     return [
         *table(scores, most),
         "",
-        *(table(settings, most) if found.settings else [same]),
+        *(table(settings, most) if comparison.settings else [same]),
         "",
     ]
 
 
-def _settings_beside(found: Comparison) -> list[list[str]]:
+def _settings_beside(comparison: Comparison) -> list[list[str]]:
     """Return a header and one row per run: the settings that differ."""
-    runs = range(len(found.entries))
-    return [[*found.settings], *([_shown(values[run]) for values in found.settings.values()] for run in runs)]
+    runs = range(len(comparison.entries))
+    return [[*comparison.settings], *([_shown(values[run]) for values in comparison.settings.values()] for run in runs)]
 
 
-def _ranked(rows: list[list[str]], found: Comparison) -> list[list[str]]:
+def _ranked(rows: list[list[str]], comparison: Comparison) -> list[list[str]]:
     """Return the first run, which the others are compared with, and then those from the best score down."""
     from whet.metrics.scores import higher_is_better
 
-    sign = -1 if higher_is_better(found.metric) else 1
+    sign = -1 if higher_is_better(comparison.metric) else 1
 
     def place(run: int) -> tuple[bool, float]:
-        score = found.entries[run].score
+        score = comparison.entries[run].score
         return score is None, sign * score.value if score else 0.0
 
     return [rows[0], *(rows[run] for run in sorted(range(1, len(rows)), key=place))]

@@ -39,39 +39,39 @@ def decide(
     if clear and (goal, positive, abstain, coverage) != (None,) * 4:
         raise UsageError("--clear takes everything back.", "Give it alone.")
     if clear:
-        found = decisions.clear(run)
+        decided = decisions.clear(run)
     else:
-        found = decisions.decide(run, goal=goal, positive=positive, abstain=abstain, coverage=coverage)
+        decided = decisions.decide(run, goal=goal, positive=positive, abstain=abstain, coverage=coverage)
     if as_json:
-        click.echo(found.to_json().rstrip())
+        click.echo(decided.to_json().rstrip())
         return
-    for line in described(found):
+    for line in described(decided):
         click.echo(line)
 
 
-def described(found: Decisions) -> list[str]:
+def described(decided: Decisions) -> list[str]:
     """Return one line per decision with its expected result."""
-    on = found.calibrated_on
+    on = decided.calibrated_on
     why = f": {on['why']}" if on.get("why") else ""
-    lines = [f"probabilities  temperature {found.temperature:.3f}, from {on.get('rows', 0)} validation rows{why}"]
-    for label, expected in found.expected.get("goal", {}).items():
-        if label not in found.thresholds:
-            lines.append(f"goal           {found.goal} of {label!r}: {expected['why']} Its threshold stays 0.5.")
+    lines = [f"probabilities  temperature {decided.temperature:.3f}, from {on.get('rows', 0)} validation rows{why}"]
+    for label, expected in decided.expected.get("goal", {}).items():
+        if label not in decided.thresholds:
+            lines.append(f"goal           {decided.goal} of {label!r}: {expected['why']} Its threshold stays 0.5.")
             continue
-        lines.append(f"goal           {found.goal}: {label!r} from p = {found.thresholds[label]:.4f} on")
+        lines.append(f"goal           {decided.goal}: {label!r} from p = {decided.thresholds[label]:.4f} on")
         said = ", ".join(f"{name} {_span(expected[name])}" for name in ("precision", "recall"))
-        cost = f", cost {expected['cost']:.4f} a row" if found.goal.startswith("cost") else ""
+        cost = f", cost {expected['cost']:.4f} a row" if decided.goal.startswith("cost") else ""
         lines.append(f"               expect {said}{cost}; {expected['share']:.1%} of rows get the label")
-    if found.confidence is not None:
-        expected = found.expected["abstain"]
-        lines.append(f"abstain        below a confidence of {found.confidence:.4f} a row is left to a person")
+    if decided.confidence is not None:
+        expected = decided.expected["abstain"]
+        lines.append(f"abstain        below a confidence of {decided.confidence:.4f} a row is left to a person")
         lines.append(f"               expect {_span(expected['answered'])} answered, error {_span(expected['error'])}")
-    if found.coverage is not None:
-        expected = found.expected["coverage"]
+    if decided.coverage is not None:
+        expected = decided.expected["coverage"]
         size = (
             f", {expected['mean_size']:.2f} labels a set, {expected['empty']:.1%} empty" if "empty" in expected else ""
         )
-        lines.append(f"coverage       sets that hold the truth in {found.coverage:.1%} of rows")
+        lines.append(f"coverage       sets that hold the truth in {decided.coverage:.1%} of rows")
         lines.append(f"               expect {_span(expected['covered'])}{size}")
     return lines
 

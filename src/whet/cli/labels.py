@@ -45,42 +45,42 @@ def labels(run: Path, review: bool, port: int | None, open_browser: bool, quiet:
     if not folder.finished:
         raise UsageError(f"The run {str(run)!r} is not finished.", "Run the command that began it again.")
     _judge_rows(folder, quiet or as_json)
-    found = find_suspects(folder)
-    assert found is not None
-    path, written = write_list(folder, found)
+    suspects = find_suspects(folder)
+    assert suspects is not None
+    path, written = write_list(folder, suspects)
     if as_json:
-        rows = [dataclasses.asdict(each) for each in found.rows]
-        click.echo(json_text({"run": str(run), "rows": found.looked_at, "list": str(path), "found": rows}))
+        rows = [dataclasses.asdict(suspect) for suspect in suspects.rows]
+        click.echo(json_text({"run": str(run), "rows": suspects.looked_at, "list": str(path), "found": rows}))
         return
-    for line in table_lines(found):
+    for line in table_lines(suspects):
         click.echo(line)
     kept = "" if written else " (it holds decisions, and stays as it was)"
     click.echo(f"\nlist       {path}{kept}")
-    if not found.rows:
+    if not suspects.rows:
         return
     if review:
-        _review(folder, found, port, open_browser)
+        _review(folder, suspects, port, open_browser)
     else:
         click.echo(f"review     whet labels {run} --review")
         click.echo(f"use it     whet train SOURCE --labels-from {path}")
 
 
-def table_lines(found: Suspects) -> list[str]:
+def table_lines(suspects: Suspects) -> list[str]:
     """The first rows within 80 columns: number, given and likely label, probability, the beginning of the text."""
-    if not found.rows:
-        return [found.sentence()]
+    if not suspects.rows:
+        return [suspects.sentence()]
     rows = [("row", "given", "likely", "p")]
-    for each in found.shown:
-        names = (isolated(_cut(each.given, LABEL_WIDTH)), isolated(_cut(each.likely, LABEL_WIDTH)))
-        rows.append((str(each.row), *names, f"{each.probability:.2f}"))
+    for suspect in suspects.shown:
+        names = (isolated(_cut(suspect.given, LABEL_WIDTH)), isolated(_cut(suspect.likely, LABEL_WIDTH)))
+        rows.append((str(suspect.row), *names, f"{suspect.probability:.2f}"))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     room = WIDTH - sum(widths) - 8
-    texts = ["text", *(_beginning(each, room) for each in found.shown)]
-    lines = [found.sentence(), ""]
+    texts = ["text", *(_beginning(suspect, room) for suspect in suspects.shown)]
+    lines = [suspects.sentence(), ""]
     for (number, given, likely, probability), text in zip(rows, texts, strict=True):
         cells = (number.rjust(widths[0]), given.ljust(widths[1]), likely.ljust(widths[2]), probability.rjust(widths[3]))
         lines.append("  ".join((*cells, text)))
-    more = len(found.rows) - len(found.shown)
+    more = len(suspects.rows) - len(suspects.shown)
     return [*lines, f"… and {more:,} more in the list."] if more else lines
 
 
@@ -112,16 +112,16 @@ def _judge_rows(folder: RunFolder, quiet: bool) -> None:
         write_report_quietly(folder, terminal.echo)
 
 
-def _review(folder: RunFolder, found: Suspects, port: int | None, open_browser: bool) -> None:
+def _review(folder: RunFolder, suspects: Suspects, port: int | None, open_browser: bool) -> None:
     from whet.cli.pages import show_page
     from whet.runs.review.decisions import REVIEWED, Decisions
     from whet.runs.review.server import start
 
     path = folder.path / REVIEWED
     with folder.locked():
-        decisions = Decisions(path, found.rows)
+        decisions = Decisions(path, suspects.rows)
         show_page(
-            lambda port: start(folder.path.resolve().name, found, decisions, port),
+            lambda port: start(folder.path.resolve().name, suspects, decisions, port),
             "review",
             f"Ctrl-C ends it. Every decision is kept in {path}; train with --labels-from {path}.",
             usual_port=USUAL_PORT,

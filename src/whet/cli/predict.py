@@ -119,7 +119,7 @@ def predict(
             _write(Path(output), given, own, predictions, with_row=bool(reading["drop_empty"]))
             return
     numbers = [row for rows in given.rows.values() for row in rows]
-    table = [{"row": row, **flat(each)} for row, each in zip(numbers, predictions, strict=True)]
+    table = [{"row": row, **flat(prediction)} for row, prediction in zip(numbers, predictions, strict=True)]
     if as_json:
         for answer in table:
             click.echo(json_text(answer))
@@ -201,7 +201,7 @@ def _settings(run: str, source: str, text: str | None, pair: str | None, reading
     if (Path(run) / "data.json").is_file():
         columns = RunFolder.open(run).data.get("columns", {})
     names = {"text": text or columns.get("text"), "pair": pair or columns.get("pair")}
-    return make_config({"source": source, **names, **{name: each for name, each in reading.items() if each}}).data
+    return make_config({"source": source, **names, **{name: value for name, value in reading.items() if value}}).data
 
 
 def _read(source: str, config: DataConfig) -> Given:
@@ -213,7 +213,7 @@ def _read(source: str, config: DataConfig) -> Given:
         # Here --text is a text to label.
         error.hint = error.hint.replace("--text", "--text-column").replace("--pair", "--pair-column")
         columns = {"--text": "--text-column", "--pair": "--pair-column"}
-        error.go_on = tuple(columns.get(each, each) for each in error.go_on)
+        error.go_on = tuple(columns.get(word, word) for word in error.go_on)
         raise
     texts: list[str] = []
     pairs: list[str] = []
@@ -241,14 +241,14 @@ def _write(
 
     numbers = [row for rows in given.rows.values() for row in rows]
     added = [
-        {**({"row": row} if with_row else {}), **flat(each)} for row, each in zip(numbers, predictions, strict=True)
+        {**({"row": row} if with_row else {}), **flat(answer)} for row, answer in zip(numbers, predictions, strict=True)
     ]
     columns = list(dict.fromkeys(name for split in given.rows for table in own[split] for name in table.columns))
     names = free_column_names(list(added[0]), columns)
     chunks = (chunk for split, rows in given.rows.items() for chunk in picked(own[split], rows))
     write_rows(path, columns, chunks, [{names[name]: value for name, value in line.items()} for line in added])
     if moved := {name: other for name, other in names.items() if name != other}:
-        taken, instead = (", ".join(map(repr, each)) for each in (moved, moved.values()))
+        taken, instead = (", ".join(map(repr, answer)) for answer in (moved, moved.values()))
         click.echo(f"The input has {taken} of its own; the model's answer is in {instead}.", err=True)
     click.echo(f"{len(added)} predictions in {path}", err=True)
 

@@ -39,36 +39,36 @@ def survey(split: RawSplit, label: str) -> Survey:
     """Count the labels of a split. A list counts as its JSON text, so that its labels stay together."""
     names = label_columns(split, label)
     kind = "columns" if len(names) > 1 else column_kind(split.schema.field(names[0]).type)
-    found = Survey(kind)
+    seen = Survey(kind)
     for batch in split.read(names):
         if kind == "columns":
-            found.rows += batch.num_rows
+            seen.rows += batch.num_rows
             continue
         values = as_names(batch.column(0), split.class_names.get(names[0]))
-        _count(found, values)
-        if len(found.counts) > MANY:
-            found.many = True
+        _count(seen, values)
+        if len(seen.counts) > MANY:
+            seen.many = True
             break
-    return found
+    return seen
 
 
-def _count(found: Survey, values: Any) -> None:
+def _count(seen: Survey, values: Any) -> None:
     import pyarrow.compute as pc
 
-    if found.kind == "list":
+    if seen.kind == "list":
         cells = [None if cell is None else json.dumps(cell, ensure_ascii=False) for cell in values.to_pylist()]
         counts = Counter(cells)
         absent = counts.pop(None, 0)
-        found.missing += absent
-        found.counts.update({cell: count for cell, count in counts.items() if cell is not None})
+        seen.missing += absent
+        seen.counts.update({cell: count for cell, count in counts.items() if cell is not None})
     else:
         for item in pc.value_counts(values).to_pylist():
             value, count = item["values"], item["counts"]
             if value is None or not value.strip():
-                found.missing += count
+                seen.missing += count
             else:
-                found.counts[value] += count
-    found.rows += len(values)
+                seen.counts[value] += count
+    seen.rows += len(values)
 
 
 def as_names(values: Any, declared: Sequence[str] | None = None) -> Any:
@@ -134,11 +134,11 @@ def written_list(cell: str) -> list[str] | None:
         return None
     for parse in (json.loads, ast.literal_eval):
         try:
-            found = parse(text)
+            items = parse(text)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
-        if isinstance(found, list) and all(isinstance(item, str | int | float) for item in found):
-            return [str(item) for item in found]
+        if isinstance(items, list) and all(isinstance(item, str | int | float) for item in items):
+            return [str(item) for item in items]
     return None
 
 

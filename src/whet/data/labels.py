@@ -40,17 +40,17 @@ def understand_labels(splits: Mapping[str, RawSplit], columns: Columns, config: 
     if len(names) > 1:
         task = Task("multilabel", tuple(names))
         return LabelReader(task, columns.label, switches=tuple(names), note="one column per label")
-    found = survey(train, columns.label)
+    surveyed = survey(train, columns.label)
     declared = train.class_names.get(columns.label)
     if config.task == "regression":
         return LabelReader(Task("regression", ()), columns.label)
-    if found.kind == "other":
+    if surveyed.kind == "other":
         raise train.error("the label column holds neither text, numbers nor lists.", column=columns.label)
-    if found.kind == "list" or config.label_delimiter or config.task == "multilabel":
-        return _multilabel(train, found, columns.label, config, declared)
+    if surveyed.kind == "list" or config.label_delimiter or config.task == "multilabel":
+        return _multilabel(train, surveyed, columns.label, config, declared)
     if declared is not None:
         return LabelReader(_classes_task(train, list(declared), columns.label, config), columns.label)
-    return _from_values(train, found, columns.label, config)
+    return _from_values(train, surveyed, columns.label, config)
 
 
 def labels_of_task(split: RawSplit, column: str, task: Task, config: DataConfig) -> LabelReader:
@@ -62,11 +62,13 @@ def labels_of_task(split: RawSplit, column: str, task: Task, config: DataConfig)
     if len(names) > 1:
         return LabelReader(task, column, switches=_columns_of_labels(split, names, task))
     if task.kind == "multilabel":
-        found = survey(split, column)
-        if own_name(column, task.labels) and {canonical_number(value) for value in found.values} <= {"0", "1"}:
+        surveyed = survey(split, column)
+        if own_name(column, task.labels) and {canonical_number(value) for value in surveyed.values} <= {"0", "1"}:
             return LabelReader(task, column, switches=_columns_of_labels(split, names, task))
-        if found.kind == "text":
-            cut = _cutter(found.values, config.label_delimiter or _fitting_delimiter(found.values, set(task.labels)))
+        if surveyed.kind == "text":
+            cut = _cutter(
+                surveyed.values, config.label_delimiter or _fitting_delimiter(surveyed.values, set(task.labels))
+            )
     return LabelReader(task, column, numeric, truth, minus_one_is_missing="-1" not in task.labels, cut=cut)
 
 
@@ -99,15 +101,15 @@ def _quoted(names: Sequence[str]) -> str:
     return ", ".join(repr(neutral(name)) for name in names)
 
 
-def _from_values(train: RawSplit, found: Survey, column: str, config: DataConfig) -> LabelReader:
+def _from_values(train: RawSplit, surveyed: Survey, column: str, config: DataConfig) -> LabelReader:
     """Return classes, numbers or cells with several labels, by their values."""
-    values = found.values
+    values = surveyed.values
     asked = config.task in ("binary", "multiclass")
     if not values:
         raise train.error("no row has a label.", "Name another column with --label.", column=column)
     if all(map(is_number, values)):
         if all(map(is_whole, values)):
-            return _whole_numbers(train, found, column, config)
+            return _whole_numbers(train, surveyed, column, config)
         if not asked:
             return LabelReader(Task("regression", ()), column, note="the labels have decimals")
     elif not asked:
@@ -117,23 +119,23 @@ def _from_values(train: RawSplit, found: Survey, column: str, config: DataConfig
                 "Write them with a point for regression, or use --task multiclass if they are names.",
                 column=column,
             )
-        several = _several_in_a_cell(train, found, column, config)
+        several = _several_in_a_cell(train, surveyed, column, config)
         if several is not None:
             return several
     truth = all(map(is_truth, values))
     if truth:
         values = sorted({value.strip().casefold() for value in values})
-    task = _classes_task(train, _ordered(values), column, config, found)
+    task = _classes_task(train, _ordered(values), column, config, surveyed)
     return LabelReader(task, column, truth=truth, minus_one_is_missing=not asked)
 
 
-def _whole_numbers(train: RawSplit, found: Survey, column: str, config: DataConfig) -> LabelReader:
+def _whole_numbers(train: RawSplit, surveyed: Survey, column: str, config: DataConfig) -> LabelReader:
     asked = config.task in ("binary", "multiclass")
-    numbers = sorted({int(canonical_number(value)) for value in found.values})
+    numbers = sorted({int(canonical_number(value)) for value in surveyed.values})
     if -1 in numbers and not asked and "unlabelled" in config.drops:
         numbers.remove(-1)
     if -1 in numbers and not asked:
-        count = sum(count for value, count in found.counts.items() if canonical_number(value) == "-1")
+        count = sum(count for value, count in surveyed.counts.items() if canonical_number(value) == "-1")
         if len(numbers) > 1:
             raise train.error(
                 f"{count} training rows have the label -1, which means unlabelled.",
@@ -149,19 +151,19 @@ def _whole_numbers(train: RawSplit, found: Survey, column: str, config: DataConf
             column=column,
             go_on=("--task", "regression"),
         )
-    task = _classes_task(train, [str(number) for number in numbers], column, config, found)
+    task = _classes_task(train, [str(number) for number in numbers], column, config, surveyed)
     graded = not asked and 3 <= len(numbers) == numbers[-1] - numbers[0] + 1 <= MAX_GRADES
     note = "classes; --task regression if their order matters" if graded else ""
     return LabelReader(task, column, numeric=True, minus_one_is_missing=not asked, note=note)
 
 
-def _several_in_a_cell(train: RawSplit, found: Survey, column: str, config: DataConfig) -> LabelReader | None:
-    values = found.values
+def _several_in_a_cell(train: RawSplit, surveyed: Survey, column: str, config: DataConfig) -> LabelReader | None:
+    values = surveyed.values
     if all(written_list(value) is not None for value in values):
-        return _multilabel(train, found, column, config, None)
+        return _multilabel(train, surveyed, column, config, None)
     proven, doubtful = find_delimiter(values) if len(values) <= MAX_CLASSES else (None, None)
     if proven is not None:
-        return _multilabel(train, found, column, config, None, proven)
+        return _multilabel(train, surveyed, column, config, None, proven)
     if doubtful is not None:
         example = next(value for value in values if doubtful in value)
         raise train.error(
@@ -175,7 +177,7 @@ def _several_in_a_cell(train: RawSplit, found: Survey, column: str, config: Data
 
 def _multilabel(
     train: RawSplit,
-    found: Survey,
+    surveyed: Survey,
     column: str,
     config: DataConfig,
     declared: Sequence[str] | None,
@@ -189,14 +191,14 @@ def _multilabel(
         )
     delimiter = config.label_delimiter or delimiter
     note, cut = "", None
-    if found.kind == "list":
-        cells = [json.loads(value) for value in found.values]
+    if surveyed.kind == "list":
+        cells = [json.loads(value) for value in surveyed.values]
     else:
-        cut = _cutter(found.values, delimiter)
-        cells = [cut(value) for value in found.values]
+        cut = _cutter(surveyed.values, delimiter)
+        cells = [cut(value) for value in surveyed.values]
         note = f"several in a cell, separated by {delimiter!r}" if delimiter else "several in a cell"
     pieces = {piece for cell in cells for piece in cell if piece is not None and piece.strip()}
-    if found.many or len(pieces) > MAX_CLASSES:
+    if surveyed.many or len(pieces) > MAX_CLASSES:
         raise train.error(f"the lists hold {len(pieces)} different labels.", "Name another column.", column=column)
     if cut and any(len(cut(name)) > 1 for name in declared or ()):
         declared = None  # the categories are whole cells
@@ -218,16 +220,16 @@ def _cutter(values: Sequence[str], delimiter: str | None) -> Cut:
 
 
 def _classes_task(
-    train: RawSplit, names: list[str], column: str, config: DataConfig, found: Survey | None = None
+    train: RawSplit, names: list[str], column: str, config: DataConfig, surveyed: Survey | None = None
 ) -> Task:
     task = Task("binary" if len(names) == 2 else "multiclass", tuple(names))
     if config.min_rows or config.rare:
         return task  # checked after the rare ones are gone
     check_classes(task, train, column, config)
-    if found is not None and (found.many or len(names) > min(MAX_CLASSES, max(20, found.rows // 2))):
-        count = f"more than {len(names)}" if found.many else str(len(names))
+    if surveyed is not None and (surveyed.many or len(names) > min(MAX_CLASSES, max(20, surveyed.rows // 2))):
+        count = f"more than {len(names)}" if surveyed.many else str(len(names))
         raise train.error(
-            f"the label has {count} different values in {found.rows} rows.",
+            f"the label has {count} different values in {surveyed.rows} rows.",
             "That is more than a classifier can learn; name another column with --label, or leave rare labels out "
             "(--min-rows 3) or merge them (--rare other).",
             column=column,

@@ -111,7 +111,7 @@ def decide(
     temperature, why = (
         (1.0, "") if task.kind == "regression" else usable_temperature(task.kind, answers.logits, answers.labels)
     )
-    found = dataclasses.replace(
+    decisions = dataclasses.replace(
         before, temperature=temperature, calibrated_on={"split": "validation", "rows": len(answers.labels), "why": why}
     )
     # All decisions were fitted on probabilities of one temperature.
@@ -123,24 +123,24 @@ def decide(
         before.coverage if coverage is None else coverage,
     )
     if wanted is not None:
-        found = _with_goal(found, task, answers, parse_goal(wanted), positive)
+        decisions = _with_goal(decisions, task, answers, parse_goal(wanted), positive)
     elif positive is not None:
         raise UsageError("--positive names the label of a goal, and there is no --goal.")
     if abstain is not None:
-        found = _with_abstention(found, task, answers, abstain)
+        decisions = _with_abstention(decisions, task, answers, abstain)
     if coverage is not None:
-        found = _with_sets(found, task, answers, coverage)
-    write_decisions(folder, found)
-    return found
+        decisions = _with_sets(decisions, task, answers, coverage)
+    write_decisions(folder, decisions)
+    return decisions
 
 
 def clear(run: Path | str) -> Decisions:
     """Remove all decisions but the temperature."""
     folder = RunFolder.open(run)
     before = read_decisions(folder.model)
-    found = Decisions(before.temperature, before.calibrated_on)
-    write_decisions(folder, found)
-    return found
+    decisions = Decisions(before.temperature, before.calibrated_on)
+    write_decisions(folder, decisions)
+    return decisions
 
 
 def write_decisions(folder: RunFolder, decisions: Decisions) -> None:
@@ -163,19 +163,19 @@ def write_decisions(folder: RunFolder, decisions: Decisions) -> None:
 def _validation(folder: RunFolder) -> tuple[Task, PredictedRows]:
     data = folder.data
     task = Task(str(data.get("task", "")), tuple(data.get("labels", ())))
-    found = read_answers(folder, "validation", task.kind, task.labels) if task.kind else None
-    if found is None:
+    answers = read_answers(folder, "validation", task.kind, task.labels) if task.kind else None
+    if answers is None:
         raise UsageError(
             f"The run {str(folder.path)!r} has no predictions on labelled validation rows.",
             "Decisions are made on rows that the model was not trained on: finish the run first.",
         )
-    return task, found
+    return task, answers
 
 
-def _with_goal(found: Decisions, task: Task, answers: PredictedRows, goal: Goal, positive: str | None) -> Decisions:
+def _with_goal(decisions: Decisions, task: Task, answers: PredictedRows, goal: Goal, positive: str | None) -> Decisions:
     if task.kind == "regression":
         raise UsageError("A goal is for labels, and this model predicts a number.", "--coverage gives it an interval.")
-    chances = probabilities(task.kind, _scaled(task.kind, answers.logits, found.temperature))
+    chances = probabilities(task.kind, _scaled(task.kind, answers.logits, decisions.temperature))
     thresholds: dict[str, float] = {}
     expected: dict[str, Any] = {}
     failed: UsageError | None = None
@@ -200,7 +200,7 @@ def _with_goal(found: Decisions, task: Task, answers: PredictedRows, goal: Goal,
     if failed is not None and not thresholds:
         raise failed
     return dataclasses.replace(
-        found, goal=str(goal), thresholds=thresholds, expected={**found.expected, "goal": expected}
+        decisions, goal=str(goal), thresholds=thresholds, expected={**decisions.expected, "goal": expected}
     )
 
 
@@ -219,22 +219,22 @@ def _places(task: Task, positive: str | None) -> list[int]:
     return [1]
 
 
-def _with_abstention(found: Decisions, task: Task, answers: PredictedRows, error: float) -> Decisions:
+def _with_abstention(decisions: Decisions, task: Task, answers: PredictedRows, error: float) -> Decisions:
     if task.kind == "regression":
         raise UsageError("Abstaining goes by probabilities, and this model predicts a number.")
-    read = read_logits(task, answers.logits, found)
+    read = read_logits(task, answers.logits, decisions)
     right, sure = read.answers == answers.labels, confidence_of(task.kind, read.chances)
     right = right.all(axis=1) if right.ndim == 2 else right
     confidence = choose_confidence(error, right, sure)
     left = expected_abstention(error, right, sure)
     expected = {"error": _plain(left.error), "answered": _plain(left.answered)}
     return dataclasses.replace(
-        found, abstain=error, confidence=confidence, expected={**found.expected, "abstain": expected}
+        decisions, abstain=error, confidence=confidence, expected={**decisions.expected, "abstain": expected}
     )
 
 
-def _with_sets(found: Decisions, task: Task, answers: PredictedRows, coverage: float) -> Decisions:
-    chances = probabilities(task.kind, _scaled(task.kind, answers.logits, found.temperature))
+def _with_sets(decisions: Decisions, task: Task, answers: PredictedRows, coverage: float) -> Decisions:
+    chances = probabilities(task.kind, _scaled(task.kind, answers.logits, decisions.temperature))
     strange = nonconformity(task.kind, chances, answers.labels)
     limit = quantile_for(coverage, strange)
 
@@ -250,7 +250,8 @@ def _with_sets(found: Decisions, task: Task, answers: PredictedRows, coverage: f
     if task.kind != "regression":
         sizes = in_set(chances, limit).sum(axis=1)
         expected |= {"mean_size": float(sizes.mean()), "empty": float((sizes == 0).mean())}
-    return dataclasses.replace(found, coverage=coverage, limit=limit, expected={**found.expected, "coverage": expected})
+    expected = {**decisions.expected, "coverage": expected}
+    return dataclasses.replace(decisions, coverage=coverage, limit=limit, expected=expected)
 
 
 def _plain(interval: Interval) -> dict[str, float]:

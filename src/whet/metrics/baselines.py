@@ -84,7 +84,7 @@ class Standing:
     def sentence(self) -> str:
         """Return `accuracy on 872 rows: fine-tuned .763, frozen .710, TF-IDF .677, commonest .505`, and what that
         shows."""
-        shown = [(self.name, self.scores[self.metric]), *((each.name, each.value) for each in self.baselines)]
+        shown = [(self.name, self.scores[self.metric]), *((other.name, other.value) for other in self.baselines)]
         listed = ", ".join(f"{name} {_short(value)}" for name, value in shown)
         said = f"{listed}{self._judged()}."
         if self.metric in TASK_METRICS["regression"]:
@@ -95,30 +95,30 @@ class Standing:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         found = dataclasses.asdict(self)
-        for each, shown in zip(self.baselines, found["baselines"], strict=True):
-            shown |= {"value": each.value, "p_value": each.p_value}
+        for baseline, shown in zip(self.baselines, found["baselines"], strict=True):
+            shown |= {"value": baseline.value, "p_value": baseline.p_value}
         return {**found, "value": self.value, "sentence": self.sentence}
 
     def _judged(self) -> str:
         """Return the most important conclusion, the worst news first."""
-        equal = [each for each in self.baselines if not each.test.visible]
-        better = [each for each in self.baselines if each.test.visible and self._is_worse_than(each)]
+        equal = [baseline for baseline in self.baselines if not baseline.test.visible]
+        better = [baseline for baseline in self.baselines if baseline.test.visible and self._is_worse_than(baseline)]
         if better:
             return f"; {self.name} is worse than {_listed(better)}"
         if equal:
             return f"; these rows cannot tell {self.name} from {_listed(equal)}"
         if len(self.baselines) == 1:
             return f"; {self.name} is better (p = {self.baselines[0].p_value:.2g})"
-        highest = max((each.p_value for each in self.baselines), default=None)
+        highest = max((baseline.p_value for baseline in self.baselines), default=None)
         return "" if highest is None else f"; {self.name} is better than all of them (p at most {highest:.2g})"
 
     def _is_worse_than(self, baseline: Baseline) -> bool:
         return (baseline.test.difference < 0) == higher_is_better(self.metric)
 
     def _fewer_rows(self) -> str:
-        fewer = [each for each in self.baselines if each.trained_on is not None]
+        fewer = [baseline for baseline in self.baselines if baseline.trained_on is not None]
         of = "" if self.train_rows is None else f" of {self.train_rows:,}"
-        return "".join(f" {each.name} was trained on {each.trained_on:,}{of} rows." for each in fewer)
+        return "".join(f" {baseline.name} was trained on {baseline.trained_on:,}{of} rows." for baseline in fewer)
 
 
 def compare_baselines(
@@ -141,26 +141,26 @@ def compare_baselines(
     outputs, truth = checked(kind, logits, labels)
     scores = score(kind, outputs, truth)
     decides = metric if metric in scores else MAIN_METRIC[kind]
-    every = {each: checked(kind, values, truth)[0] for each, values in baselines.items()}
+    every = {answer: checked(kind, values, truth)[0] for answer, values in baselines.items()}
     train_rows = None if train_labels is None else len(train_labels)
     if train_labels is not None:
         every[COMMONEST] = commonest_predictions(kind, outputs.shape[1], train_labels, len(truth))
-    taken = {each: rows for each, rows in (trained_on or {}).items() if train_rows is None or rows < train_rows}
+    taken = {answer: rows for answer, rows in (trained_on or {}).items() if train_rows is None or rows < train_rows}
     resamples = int(np.clip(_RESAMPLED_NUMBERS // len(truth), 200, 2000))
-    predicted = {each: evidence(kind, decides, values) for each, values in {name: outputs, **every}.items()}
+    predicted = {answer: evidence(kind, decides, values) for answer, values in {name: outputs, **every}.items()}
     found = [
         Baseline(
-            name=each,
+            name=answer,
             scores=score(kind, values, truth),
-            test=paired(truth, predicted[each], predicted[name], decides, resamples=resamples),
-            interval=_interval(decides, truth, predicted[each]),
+            test=paired(truth, predicted[answer], predicted[name], decides, resamples=resamples),
+            interval=_interval(decides, truth, predicted[answer]),
             association=association(kind, values, truth),
-            above_commonest=_above(predicted.get(COMMONEST), predicted[each], truth, decides, resamples),
-            trained_on=taken.get(each),
+            above_commonest=_above(predicted.get(COMMONEST), predicted[answer], truth, decides, resamples),
+            trained_on=taken.get(answer),
         )
-        for each, values in every.items()
+        for answer, values in every.items()
     ]
-    found.sort(key=lambda each: -each.value if higher_is_better(decides) else each.value)
+    found.sort(key=lambda answer: -answer.value if higher_is_better(decides) else answer.value)
     return Standing(
         name=name,
         metric=decides,
@@ -232,5 +232,5 @@ def _short(value: float) -> str:
 
 
 def _listed(baselines: list[Baseline]) -> str:
-    *most, last = [f"{each.name} (p = {each.p_value:.2g})" for each in baselines]
+    *most, last = [f"{baseline.name} (p = {baseline.p_value:.2g})" for baseline in baselines]
     return f"{', '.join(most)} and {last}" if most else last

@@ -78,9 +78,9 @@ def _correlations(x: Array, y: Array) -> Array:
         defined = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
         defined &= (np.ptp(x, axis=1) > 0) & (np.ptp(y, axis=1) > 0)
         # Scaled before multiplying: neither 1e200 nor 1e-200 may overflow or vanish.
-        x, y = (each / np.abs(each).max(axis=1, keepdims=True) for each in (x, y))
-        x, y = (each - each.mean(axis=1, keepdims=True) for each in (x, y))
-        products, squares = np.einsum("ij,ij->i", x, y), [np.einsum("ij,ij->i", each, each) for each in (x, y)]
+        x, y = (values / np.abs(values).max(axis=1, keepdims=True) for values in (x, y))
+        x, y = (values - values.mean(axis=1, keepdims=True) for values in (x, y))
+        products, squares = np.einsum("ij,ij->i", x, y), [np.einsum("ij,ij->i", values, values) for values in (x, y)]
         norms = np.sqrt(squares[0]) * np.sqrt(squares[1])
         return np.where(defined & (norms > 0), np.clip(products / norms, -1.0, 1.0), 0.0)
 
@@ -159,7 +159,7 @@ def bootstrap(
     value = _value(metric, truth, predicted)
     if metric in PROPORTIONS:
         truth, predicted = one_label_per_row(truth, predicted)
-    draws = np.concatenate([each for (each,) in _draws(metric, truth, (predicted,), resamples, seed)])
+    draws = np.concatenate([scores for (scores,) in _draws(metric, truth, (predicted,), resamples, seed)])
     low, high = _middle(draws, confidence, metric)
     return Interval(value, low, high, len(truth), confidence)
 
@@ -193,7 +193,7 @@ def standard_error(task: str, logits: Any, labels: Any, metric: str, *, resample
         share = (right + 0.5) / (len(truth) + 1)  # a perfect score on few rows is not certain
         return math.sqrt(share * (1 - share) / len(truth))
     draws = np.concatenate(
-        [each for (each,) in _draws(metric, truth, (evidence(task, metric, outputs),), resamples, seed)]
+        [scores for (scores,) in _draws(metric, truth, (evidence(task, metric, outputs),), resamples, seed)]
     )
     draws = draws[np.isfinite(draws)]
     return float(draws.std()) if len(draws) else 0.0
@@ -280,15 +280,15 @@ def _draws(
         yield from _weighted_draws(_WEIGHTED[metric], truth, predicted, resamples, random, by_class)
         return
     if isinstance(metric, str) and metric in _RESAMPLED and truth.ndim == 1:
-        labels, *numbers = (as_floats(each, "labels") for each in (truth, *predicted))
+        labels, *numbers = (as_floats(values, "labels") for values in (truth, *predicted))
         for size in _blocks(resamples, len(truth)):
             rows = random.integers(0, len(truth), size=(size, len(truth)))
-            yield tuple(_RESAMPLED[metric](labels, each, rows) for each in numbers)
+            yield tuple(_RESAMPLED[metric](labels, values, rows) for values in numbers)
         return
     measure = metric_named(metric) if isinstance(metric, str) else metric
     for size in _blocks(resamples, len(truth)):
         rows = random.integers(0, len(truth), size=(size, len(truth)))
-        yield tuple(np.array([measure(truth[pick], each[pick]) for pick in rows]) for each in predicted)
+        yield tuple(np.array([measure(truth[pick], values[pick]) for pick in rows]) for values in predicted)
 
 
 def _weighted_draws(
@@ -310,7 +310,7 @@ def _weighted_draws(
         for rows in own:
             drawn = times[rows].sum()
             weights[:, rows] = random.multinomial(drawn, times[rows] / drawn, size=size)
-        yield tuple(measure(truth[where], each[where], weights) for each in predicted)
+        yield tuple(measure(truth[where], values[where], weights) for values in predicted)
 
 
 def _blocks(resamples: int, width: int) -> Iterator[int]:

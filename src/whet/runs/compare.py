@@ -79,10 +79,10 @@ class Comparison:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        found = dataclasses.asdict(self)
-        for entry, shown in zip(self.entries, found["entries"], strict=True):
+        content = dataclasses.asdict(self)
+        for entry, shown in zip(self.entries, content["entries"], strict=True):
             shown["verdict"] = entry.verdict.as_dict()
-        return found
+        return content
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ def compare(paths: Sequence[Path], split: str | None = None) -> Comparison:
     _refuse_twice(folders)
     names = _names(folders)
     records = [thinned_records(folder.path) for folder in folders]
-    starts = [_start(folder, found) for folder, found in zip(folders, records, strict=True)]
+    starts = [_start(folder, of_run) for folder, of_run in zip(folders, records, strict=True)]
     _refuse_other_task(names, starts)
     split = split or _shared_split(records)
     task, metric = starts[0].task, score_metric(starts[0].metric, starts[0].task)
@@ -111,8 +111,8 @@ def compare(paths: Sequence[Path], split: str | None = None) -> Comparison:
         metric=metric,
         split=split,
         entries=tuple(
-            _entry(name, folder, found, answer, metric, split)
-            for name, folder, found, answer in zip(names, folders, records, answers, strict=True)
+            _entry(name, folder, of_run, answer, metric, split)
+            for name, folder, of_run, answer in zip(names, folders, records, answers, strict=True)
         ),
         settings=differing_settings(folders),
         differences=tuple(
@@ -151,7 +151,7 @@ def differing_settings(folders: Sequence[RunFolder]) -> dict[str, tuple[Any, ...
     flat = [folder.config.flat() if (folder.path / CONFIG).is_file() else {} for folder in folders]
     names = dict.fromkeys(name for one in flat for name in one if name not in others)
     values = {name: tuple(one.get(name) for one in flat) for name in names}
-    return {name: found for name, found in values.items() if any(value != found[0] for value in found)}
+    return {name: of_runs for name, of_runs in values.items() if any(value != of_runs[0] for value in of_runs)}
 
 
 def read_predictions(folder: RunFolder, split: str, task: str, metric: str) -> Predicted | None:
@@ -159,9 +159,9 @@ def read_predictions(folder: RunFolder, split: str, task: str, metric: str) -> P
     table = labelled_rows(folder, split)
     if table is None:
         return None
-    found = table.to_pydict()
-    labels, logits = np.array(found["label"]), np.array(found["logits"], np.float64)
-    texts = zip(found["row"], found["text"], found.get("pair", [None] * len(labels)), strict=True)
+    columns = table.to_pydict()
+    labels, logits = np.array(columns["label"]), np.array(columns["logits"], np.float64)
+    texts = zip(columns["row"], columns["text"], columns.get("pair", [None] * len(labels)), strict=True)
     keys: list[Hashable] = [(*text, str(label)) for text, label in zip(texts, labels.tolist(), strict=True)]
     return Predicted(keys, labels, evidence(task, metric, logits))
 

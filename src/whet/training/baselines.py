@@ -59,7 +59,7 @@ def write_baselines(
     left_out = list(dict.fromkeys(made.left_out))
     content = {split: standing.as_dict() for split, standing in found.items()}
     folder.write_json(FILE, {**content, "left_out": left_out})
-    folded = {each.name for each in answered if each.name != each.split}
+    folded = {rows.name for rows in answered if rows.name != rows.split}
     return [_record(job.state.step, split, split in folded, found[split], left_out) for split in found]
 
 
@@ -76,7 +76,7 @@ def _record(step: int, split: str, out_of_fold: bool, standing: Standing, left_o
         association=standing.association,
         of_rows=standing.of_rows,
         train_rows=standing.train_rows,
-        baselines=[{name: each[name] for name in kept} for each in shown["baselines"]],
+        baselines=[{name: baseline[name] for name in kept} for baseline in shown["baselines"]],
         sentence=standing.sentence,
         left_out=left_out,
         out_of_fold=out_of_fold,
@@ -130,9 +130,9 @@ class _Made:
             self.folds = np.full(len(labels), KEPT, np.int64)
             self.folds[held_out.rows] = held_out.folds
         budget = self._tokens_to_read()
-        self.all_rows = {each.name: len(each.rows) for each in answered}
-        self.asked = [each.only(self._sampled(each.split, budget / 2 / len(answered))) for each in answered]
-        read = sum(len(each.rows) * self._length(each.split) for each in self.asked)
+        self.all_rows = {rows.name: len(rows.rows) for rows in answered}
+        self.asked = [rows.only(self._sampled(rows.split, budget / 2 / len(answered))) for rows in answered]
+        read = sum(len(rows.rows) * self._length(rows.split) for rows in self.asked)
         most = int(max(budget / 2, budget - read) / self._length("train"))
         # A smaller sample is part of a larger one, so these include every requested row.
         self.train = _Rows("train", sample_rows(len(labels), MAX_ROWS))

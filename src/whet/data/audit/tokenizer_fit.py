@@ -23,11 +23,11 @@ def with_tokens(
 ) -> Audit:
     """Return the audit with the tokenizer's findings."""
     splits = {}
-    for name, found in facts.items():
+    for name, counts in facts.items():
         means = [words.get("mean", 0.0) for words in report.splits[name]["words"].values()]
-        splits[name] = found.as_dict(sum(means))
-    total, strange = sum(each.tokens for each in facts.values()), sum(each.unknown for each in facts.values())
-    cut = sum(each.cut_tokens for each in facts.values())
+        splits[name] = counts.as_dict(sum(means))
+    total, strange = sum(counts.tokens for counts in facts.values()), sum(counts.unknown for counts in facts.values())
+    cut = sum(counts.cut_tokens for counts in facts.values())
     findings = [*report.findings, *_unknown(facts, model), *_too_long(facts, max_length), *_same(facts, model)]
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     tokens = {
@@ -42,14 +42,14 @@ def with_tokens(
 
 
 def _scope(facts: Iterable[TokenFacts]) -> str:
-    return " (in a sample of the rows)" if any(each.sampled for each in facts) else ""
+    return " (in a sample of the rows)" if any(counts.sampled for counts in facts) else ""
 
 
 def _unknown(facts: Mapping[str, TokenFacts], model: str) -> Iterable[Finding]:
     """Check all splits together: the writing is that of the source."""
     every = facts.values()
-    tokens, unknown = sum(each.tokens for each in every), sum(each.unknown for each in every)
-    rows, empty = sum(each.rows for each in every), sum(each.unknown_rows for each in every)
+    tokens, unknown = sum(counts.tokens for counts in every), sum(counts.unknown for counts in every)
+    rows, empty = sum(counts.rows for counts in every), sum(counts.unknown_rows for counts in every)
     share = unknown / max(tokens, 1)
     if share < FEW_UNKNOWN:
         return
@@ -65,30 +65,31 @@ def _unknown(facts: Mapping[str, TokenFacts], model: str) -> Iterable[Finding]:
 
 
 def _too_long(facts: Mapping[str, TokenFacts], max_length: int) -> Iterable[Finding]:
-    for name, found in facts.items():
-        if found.window_rows:
-            yield _in_windows(name, found, max_length)
-        if not found.cut_rows:
+    for name, counts in facts.items():
+        if counts.window_rows:
+            yield _in_windows(name, counts, max_length)
+        if not counts.cut_rows:
             continue
-        share = found.cut_rows / found.rows
-        rows = _rows(found.cut_rows, name)
+        share = counts.cut_rows / counts.rows
+        rows = _rows(counts.cut_rows, name)
         yield Finding(
-            WARNING if share > OFTEN_CUT or found.unread > MUCH_UNREAD else NOTE,
+            WARNING if share > OFTEN_CUT or counts.unread > MUCH_UNREAD else NOTE,
             "too-long",
-            found.cut_rows,
-            f"More than {max_length} tokens, and cut: {rows} ({share:.1%}){_scope([found])}; "
-            f"{_percent(found.unread)} of the text is not read (--long windows).",
+            counts.cut_rows,
+            f"More than {max_length} tokens, and cut: {rows} ({share:.1%}){_scope([counts])}; "
+            f"{_percent(counts.unread)} of the text is not read (--long windows).",
             "Read all of it: --long windows. Or raise --max-length, if the model can read more.",
         )
 
 
-def _in_windows(name: str, found: TokenFacts, max_length: int) -> Finding:
-    share, rows = found.window_rows / found.rows, _rows(found.window_rows, name)
+def _in_windows(name: str, counts: TokenFacts, max_length: int) -> Finding:
+    share, rows = counts.window_rows / counts.rows, _rows(counts.window_rows, name)
     return Finding(
         NOTE,
         "too-long",
-        found.window_rows,
-        f"More than {max_length} tokens, and read in {found.windows:,} windows: {rows} ({share:.1%}){_scope([found])}.",
+        counts.window_rows,
+        f"More than {max_length} tokens, and read in {counts.windows:,} windows: "
+        f"{rows} ({share:.1%}){_scope([counts])}.",
         "Reading and training take as much longer as there are more windows than rows.",
     )
 
@@ -102,10 +103,10 @@ def _percent(share: float) -> str:
 
 
 def _same(facts: Mapping[str, TokenFacts], model: str) -> Iterable[Finding]:
-    count, rows = sum(each.same for each in facts.values()), sum(each.rows for each in facts.values())
+    count, rows = sum(counts.same for counts in facts.values()), sum(counts.rows for counts in facts.values())
     if not count:
         return
-    places = tuple((name, row) for name, found in facts.items() for row in found.same_places)
+    places = tuple((name, row) for name, counts in facts.items() for row in counts.same_places)
     yield Finding(
         WARNING if count > OFTEN_SAME * rows else NOTE,
         "same-tokens",

@@ -29,8 +29,8 @@ UNLABELLED = ("unsup", "unsupervised", "unlabeled", "unlabelled")
 def split_of(path: Path) -> str | None:
     """Return the split of a file name: train.csv, dev_full.tsv, snli_1.0_test.jsonl."""
     words = re.split(r"[-_ .]+", path.name.casefold())
-    found = {SPLITS[word] for word in words if word in SPLITS}
-    return found.pop() if len(found) == 1 else None
+    splits = {SPLITS[word] for word in words if word in SPLITS}
+    return splits.pop() if len(splits) == 1 else None
 
 
 def find_folder(folder: Path) -> Source:
@@ -65,9 +65,9 @@ def find_folder(folder: Path) -> Source:
         names = ", ".join(entry.name for entry in folders[:10])
         hint = f"Name one of its folders, such as {str(folder / inner.name)!r}."
         raise DataError(f"{str(folder)!r} holds several data sets: {names}.", hint)
-    found = ", ".join(entry.name for entry in entries[:10]) or "nothing"
+    content = ", ".join(entry.name for entry in entries[:10]) or "nothing"
     raise DataError(
-        f"{str(folder)!r} is a folder without train, validation or test files; it holds {found}.",
+        f"{str(folder)!r} is a folder without train, validation or test files; it holds {content}.",
         "Name a file in it, or a glob such as 'folder/*.csv'.",
     )
 
@@ -82,23 +82,23 @@ def are_parts(tables: list[Path]) -> bool:
 
 def split_files(folder: Path) -> dict[str, tuple[Path, ...]]:
     """Return table files of a folder that are named after splits."""
-    found: dict[str, list[Path]] = {}
+    files: dict[str, list[Path]] = {}
     if folder.is_dir():
         for path in sorted(folder.iterdir()):
             split = split_of(path)
             if split and path.is_file() and plain_suffix(path) in TABLES:
-                found.setdefault(split, []).append(path)
-    return {split: tuple(paths) for split, paths in found.items()}
+                files.setdefault(split, []).append(path)
+    return {split: tuple(paths) for split, paths in files.items()}
 
 
 def _plain_split_files(entries: list[Path]) -> dict[str, tuple[Path, ...]]:
     """Return train.txt, val.txt and test.txt: text files that are named after splits, if there are no tables."""
     named = [(split_of(path), path) for path in entries if _is_plain(path)]
-    found: dict[str, list[Path]] = {}
+    files: dict[str, list[Path]] = {}
     for split, path in named:
         if split:
-            found.setdefault(split, []).append(path)
-    return {split: tuple(paths) for split, paths in found.items()} if "train" in found else {}
+            files.setdefault(split, []).append(path)
+    return {split: tuple(paths) for split, paths in files.items()} if "train" in files else {}
 
 
 def _is_plain(path: Path) -> bool:
@@ -116,13 +116,13 @@ def _labelled_files(folder: Path) -> Source | None:
     entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith((".", "_")))
     splits = {split_of(entry): entry for entry in entries if entry.is_dir()}
     if splits and all(splits) and len(splits) == len(entries):
-        found = {str(name): _files_by_label(entry) for name, entry in splits.items()}
+        files = {str(name): _files_by_label(entry) for name, entry in splits.items()}
     else:
-        found = {"train": {} if splits else _files_by_label(folder)}
-    if not found.get("train") or not all(found.values()):
+        files = {"train": {} if splits else _files_by_label(folder)}
+    if not files.get("train") or not all(files.values()):
         return None
-    note = f"The names of the files are the labels: {', '.join(map(neutral, found['train']))}."
-    return Source("labelled files", folder.name, value=found, notes=(note,))
+    note = f"The names of the files are the labels: {', '.join(map(neutral, files['train']))}."
+    return Source("labelled files", folder.name, value=files, notes=(note,))
 
 
 def _files_by_label(folder: Path) -> dict[str, Path]:
@@ -147,11 +147,11 @@ def _has_lines(path: Path) -> bool:
     return sum(bool(line.strip()) for line in first_bytes(path, 65_536).splitlines()) >= FEWEST_LINES
 
 
-def read_labelled_files(found: dict[str, dict[str, Path]], config: DataConfig, scratch: Path) -> dict[str, RawSplit]:
+def read_labelled_files(files: dict[str, dict[str, Path]], config: DataConfig, scratch: Path) -> dict[str, RawSplit]:
     """Return the rows of each file with its label added; one text per line if the files are no tables."""
     lines = dataclasses.replace(config, delimiter="none", header="no")
     splits = {}
-    for split, labels in found.items():
+    for split, labels in files.items():
         parts = []
         for label, path in labels.items():
             is_table = plain_suffix(path) in TABLES

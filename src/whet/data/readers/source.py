@@ -64,24 +64,24 @@ def find_source(source: Any, config: DataConfig, scratch: Path) -> Source:
     if "\0" in name:
         raise DataError("the name of the source holds a NUL byte.")
     if name == "-":
-        found = Source("files", "standard input", {"train": (_spool(_standard_input(), scratch),)})
+        origin = Source("files", "standard input", {"train": (_spool(_standard_input(), scratch),)})
     else:
-        found = _find_path(name, scratch)
-    return _with_given_splits(_with_splits_inside(found, config), config)
+        origin = _find_path(name, scratch)
+    return _with_given_splits(_with_splits_inside(origin, config), config)
 
 
-def _with_splits_inside(found: Source, config: DataConfig) -> Source:
+def _with_splits_inside(source: Source, config: DataConfig) -> Source:
     """Return a source with the splits of a JSON file that holds a list of rows per split."""
     from whet.data.readers.json_files import splits_inside
 
-    paths = found.files.get("train", ())
-    if list(found.files) != ["train"] or len(paths) != 1:
-        return found
+    paths = source.files.get("train", ())
+    if list(source.files) != ["train"] or len(paths) != 1:
+        return source
     start = first_bytes(paths[0])
     if not start or reader_of(paths[0], start) is not read_json:
-        return found
+        return source
     names = splits_inside(paths[0], config)
-    return Source("splits in a file", found.name, value=(paths[0], names), notes=found.notes) if names else found
+    return Source("splits in a file", source.name, value=(paths[0], names), notes=source.notes) if names else source
 
 
 def _find_path(name: str, scratch: Path) -> Source:
@@ -119,7 +119,7 @@ def _find_glob(pattern: str) -> Source:
     files: dict[str, list[Path]] = {}
     for path in paths:
         files.setdefault(named[path] if all(named.values()) else "train", []).append(path)  # type: ignore[arg-type]
-    return Source("files", pattern, {split: tuple(found) for split, found in files.items()})
+    return Source("files", pattern, {split: tuple(of_split) for split, of_split in files.items()})
 
 
 def _like_hub_name(name: str) -> bool:
@@ -145,8 +145,8 @@ def _did_you_mean(path: Path) -> str:
     own = _without_ending(path.name, TABLES)
     near = get_close_matches(own, [each for each in bare.values() if each], n=1, cutoff=0.6)
     close = [own] if own in bare.values() else near
-    found = [name for name in names if bare[name] in close] or get_close_matches(path.name, names, n=1, cutoff=0.6)
-    return f"Did you mean {str(path.with_name(found[0]))!r}?" if found else ""
+    similar = [name for name in names if bare[name] in close] or get_close_matches(path.name, names, n=1, cutoff=0.6)
+    return f"Did you mean {str(path.with_name(similar[0]))!r}?" if similar else ""
 
 
 def _without_ending(name: str, endings: tuple[str, ...]) -> str:
@@ -157,9 +157,9 @@ def _without_ending(name: str, endings: tuple[str, ...]) -> str:
     return bare
 
 
-def _with_given_splits(found: Source, config: DataConfig) -> Source:
+def _with_given_splits(source: Source, config: DataConfig) -> Source:
     """Return the source with the files of --validation and --test."""
-    files = dict(found.files)
+    files = dict(source.files)
     for split, given in (("validation", config.validation), ("test", config.test)):
         if given is None:
             continue
@@ -167,7 +167,7 @@ def _with_given_splits(found: Source, config: DataConfig) -> Source:
         if not path.is_file():
             raise DataError(f"There is no file {given!r} (--{split}).", _neighbours(path))
         files[split] = (path,)
-    return Source(found.kind, found.name, files, found.value, found.notes)
+    return Source(source.kind, source.name, files, source.value, source.notes)
 
 
 def _standard_input() -> BinaryIO:

@@ -41,29 +41,29 @@ def baseline_tables(records: Iterable[Record]) -> list[BaselineTable]:
     return [_table(record) for record in records if isinstance(record, Baselines)]
 
 
-def _table(found: Baselines) -> BaselineTable:
-    every = [{"name": "fine-tuned", "value": found.value, "interval": found.interval}, *found.baselines]
-    every.sort(key=lambda each: each["value"], reverse=higher_is_better(found.metric))
+def _table(record: Baselines) -> BaselineTable:
+    every = [{"name": "fine-tuned", "value": record.value, "interval": record.interval}, *record.baselines]
+    every.sort(key=lambda answer: answer["value"], reverse=higher_is_better(record.metric))
     return BaselineTable(
-        title=f"{metric_words(found.metric)} on {rows_in_words(found, of=True)}",
-        lines=[_line(found, each) for each in every],
-        left_out=found.left_out,
+        title=f"{metric_words(record.metric)} on {rows_in_words(record, of=True)}",
+        lines=[_line(record, answer) for answer in every],
+        left_out=record.left_out,
     )
 
 
-def _line(found: Baselines, each: dict[str, Any]) -> Line:
-    low_high = " to ".join(score_text(found.metric, edge) for edge in each["interval"] or ())
-    taken = each.get("trained_on")
+def _line(record: Baselines, answer: dict[str, Any]) -> Line:
+    low_high = " to ".join(score_text(record.metric, edge) for edge in answer["interval"] or ())
+    taken = answer.get("trained_on")
     return Line(
-        name=name_in_full(found, each["name"]),
-        value=score_text(found.metric, each["value"]),
+        name=name_in_full(record, answer["name"]),
+        value=score_text(record.metric, answer["value"]),
         interval=low_high,
-        test=_test(found, each) if "p_value" in each else "",
-        trained_on=f"trained on {taken:,} of {found.train_rows or 0:,} rows" if taken else "",
-        is_model="p_value" not in each,
+        test=_test(record, answer) if "p_value" in answer else "",
+        trained_on=f"trained on {taken:,} of {record.train_rows or 0:,} rows" if taken else "",
+        is_model="p_value" not in answer,
     )
 
 
-def _test(found: Baselines, each: dict[str, Any]) -> str:
-    told = ("better" if is_ahead(found, each) else "worse") if is_visible(each) else "cannot be told apart"
-    return f"{told} (p = {each['p_value']:.2g})"
+def _test(record: Baselines, answer: dict[str, Any]) -> str:
+    told = ("better" if is_ahead(record, answer) else "worse") if is_visible(answer) else "cannot be told apart"
+    return f"{told} (p = {answer['p_value']:.2g})"

@@ -139,19 +139,19 @@ def reliability_chart(bins: Sequence[Any], title: str = "Reliability") -> Chart:
     """Return a chart of accuracy by confidence, with the range that the number of rows allows."""
     from whet.metrics.intervals import wilson
 
-    ranges = [wilson(round(each.accuracy * each.n), each.n) for each in bins]
+    ranges = [wilson(round(item.accuracy * item.n), item.n) for item in bins]
     perfect = Line(name="perfectly calibrated", series="perfect", role="level", x=[0, 1], y=[0, 1], style="dashed")
     seen = Line(
         name="this model",
         series="reliability",
         role="1",
-        x=[each.confidence for each in bins],
-        y=[each.accuracy for each in bins],
-        low=[each.low for each in ranges],
-        high=[each.high for each in ranges],
+        x=[item.confidence for item in bins],
+        y=[item.accuracy for item in bins],
+        low=[item.low for item in ranges],
+        high=[item.high for item in ranges],
         style="points",
     )
-    low = math.floor(min((each.low for each in bins), default=0.0) * 10) / 10
+    low = math.floor(min((item.low for item in bins), default=0.0) * 10) / 10
     return Chart(
         id="reliability",
         title=title,
@@ -196,7 +196,7 @@ def _loss_chart(curves: Curves, points: int) -> Chart:
         line("training rows, dropout off", "probe_loss", "probe", curves.probe, points, style="points"),
         line(curves.split or "evaluation", "eval_loss", "evaluation", curves.evaluation, points, style="points"),
     )
-    shown = tuple(each for each in lines if each.x)
+    shown = tuple(drawn for drawn in lines if drawn.x)
     return Chart(id="loss", title="Loss", lines=shown, marks=marks_of(curves))
 
 

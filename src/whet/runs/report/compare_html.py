@@ -75,11 +75,11 @@ def write_comparison(comparison: Comparison, path: Path, lead: Lead | None = Non
 
 def _in_short(comparison: Comparison, records: Sequence[Sequence[Record]]) -> list[dict[str, Any]]:
     """Return the runs for `templates/many.js`, with the scores of the comparison."""
-    found = []
+    lines = []
     for entry, seen in zip(comparison.entries, records, strict=True):
         score = entry.score
         ranged = score is not None and score.low < score.high
-        found.append(
+        lines.append(
             {
                 **in_short(Path(entry.path), seen),
                 "name": entry.name,
@@ -91,29 +91,29 @@ def _in_short(comparison: Comparison, records: Sequence[Sequence[Record]]) -> li
                 "sentence": entry.verdict.sentence if len(records) <= DRAWN_RUNS else "",
             }
         )
-    return found
+    return lines
 
 
 def overlaid(comparison: Comparison, seen: Sequence[Curves]) -> list[Chart]:
     """Return the curves that distinguish the runs, one line per run."""
     named = list(zip([entry.name for entry in comparison.entries], seen, strict=True))[:DRAWN_RUNS]
     best = tuple(
-        Mark(x=found.best_step, kind="save", text=f"best of {name}, step {found.best_step}")
-        for name, found in named
-        if found.best_step is not None and found.best_step >= 0
+        Mark(x=run_curves.best_step, kind="save", text=f"best of {name}, step {run_curves.best_step}")
+        for name, run_curves in named
+        if run_curves.best_step is not None and run_curves.best_step >= 0
     )
     charts = [
-        _overlay("eval_loss", "Evaluation loss", named, lambda found: found.evaluation, style="points"),
+        _overlay("eval_loss", "Evaluation loss", named, lambda run_curves: run_curves.evaluation, style="points"),
         _overlay(
             "main",
             metric_words(comparison.metric).capitalize(),
             named,
-            lambda found: found.main,
+            lambda run_curves: run_curves.main,
             percent=is_share(comparison.metric),
             style="points",
         ),
-        _overlay("train_loss", "Training loss, smoothed", named, lambda found: found.smoothed),
-        _overlay("learning_rate", "Learning rate", named, lambda found: found.learning_rate),
+        _overlay("train_loss", "Training loss, smoothed", named, lambda run_curves: run_curves.smoothed),
+        _overlay("learning_rate", "Learning rate", named, lambda run_curves: run_curves.learning_rate),
     ]
     first = dataclasses.replace(charts[0], marks=best)
     return [chart for chart in (first, *charts[1:]) if any(each.x for each in chart.lines)]
@@ -128,8 +128,8 @@ def _overlay(
     **looks: Any,
 ) -> Chart:
     lines: tuple[Line, ...] = tuple(
-        line(name, f"{chart_id}-{place}", str(place + 1), pick(found), **looks)
-        for place, (name, found) in enumerate(named)
+        line(name, f"{chart_id}-{place}", str(place + 1), pick(run_curves), **looks)
+        for place, (name, run_curves) in enumerate(named)
     )
     drawn = tuple(each for each in lines if each.x)
     last = max((each.x[-1] for each in drawn), default=1.0)

@@ -158,7 +158,7 @@ class Report:
         """Return all labels; of many only those with rows and the lowest F1."""
         if self.few_labels:
             return self.classes
-        return sorted((each for each in self.classes if each.rows), key=lambda each: each.f1)[:SHOWN_LABELS]
+        return sorted((label for label in self.classes if label.rows), key=lambda label: label.f1)[:SHOWN_LABELS]
 
 
 def read_report(folder: RunFolder) -> Report:
@@ -243,7 +243,7 @@ class _Reader:
         sentence = f"{model or 'The model'} saw {rows:,} training rows in {done} ({duration(seconds)})"
         if scores.main is None:
             return f"{sentence}; it was not evaluated yet."
-        reached = " and ".join(f"{each.value} on {each.rows:,} {each.split} rows" for each in scores.mains)
+        reached = " and ".join(f"{score.value} on {score.rows:,} {score.split} rows" for score in scores.mains)
         return f"{sentence} and reached {scores.main.words} {reached}."
 
     def _steps(self) -> int:
@@ -327,7 +327,7 @@ class _Reader:
             truncation=[
                 _truncated(split, cut, rows.get(split, 0)) for split, cut in data.get("truncation", {}).items()
             ],
-            findings=[_found(each) for each in data.get("audit", {}).get("findings", [])],
+            findings=[_found(finding) for finding in data.get("audit", {}).get("findings", [])],
             max_length=data.get("max_length"),
             has_pairs=bool(columns.get("pair")),
         )
@@ -340,7 +340,7 @@ class _Reader:
             Setting(name=name, value=plain(value), default=plain(defaults[name]), changed=value != defaults[name])
             for name, value in self.folder.config.flat().items()
         ]
-        return sorted(found, key=lambda each: not each.changed)
+        return sorted(found, key=lambda setting: not setting.changed)
 
     def _environment(self) -> list[tuple[str, str]]:
         flat: list[tuple[str, str]] = []
@@ -389,7 +389,7 @@ def in_words(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {in_words(inner)}" for key, inner in value.items())
     if isinstance(value, list | tuple):
-        return "; ".join(in_words(each) for each in value)
+        return "; ".join(in_words(item) for item in value)
     return plain(value)
 
 
@@ -401,7 +401,7 @@ def plain(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:g}" if math.isfinite(value) else str(value)
-    if isinstance(value, list | tuple) and all(isinstance(each, str | int | float) for each in value):
+    if isinstance(value, list | tuple) and all(isinstance(item, str | int | float) for item in value):
         return ", ".join(map(str, value))
     if dataclasses.is_dataclass(value) or isinstance(value, dict | list | tuple):
         return json.dumps(value, ensure_ascii=False, default=str)

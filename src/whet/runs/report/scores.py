@@ -47,18 +47,18 @@ class Scores:
 
     @property
     def splits(self) -> list[str]:
-        return list(dict.fromkeys(each.split for each in self.table))
+        return list(dict.fromkeys(score.split for score in self.table))
 
     @property
     def mains(self) -> list[Score]:
         """The main metric on every split that has it."""
-        return [each for each in self.table if self.main is not None and each.metric == self.main.metric]
+        return [score for score in self.table if self.main is not None and score.metric == self.main.metric]
 
     def rows(self) -> list[list[Score | None]]:
         """One row per metric, one column per split."""
-        metrics = dict.fromkeys(each.metric for each in self.table)
-        found = {(each.metric, each.split): each for each in self.table}
-        return [[found.get((metric, split)) for split in self.splits] for metric in metrics]
+        metrics = dict.fromkeys(score.metric for score in self.table)
+        by_place = {(score.metric, score.split): score for score in self.table}
+        return [[by_place.get((metric, split)) for split in self.splits] for metric in metrics]
 
 
 def scores_of(curves: Curves, records: Sequence[Record], answers: Mapping[str, PredictedRows]) -> Scores:
@@ -69,13 +69,13 @@ def scores_of(curves: Curves, records: Sequence[Record], answers: Mapping[str, P
     table: list[Score] = []
     intervals: dict[str, Interval] = {}
     for split in ("validation", "test"):
-        found = _intervals(answers[split]) if split in answers else _recorded(records, split)
+        intervals_of_split = _intervals(answers[split]) if split in answers else _recorded(records, split)
         constants = _constant(start.majority, answers.get(split), split)
-        if start.metric in found and not intervals:
-            intervals = found
-        order = sorted(found, key=lambda name: name != start.metric)
-        table += [_score(name, split, found[name], constants.get(name), start) for name in order]
-    main = next((each for each in table if each.metric == start.metric), None)
+        if start.metric in intervals_of_split and not intervals:
+            intervals = intervals_of_split
+        order = sorted(intervals_of_split, key=lambda name: name != start.metric)
+        table += [_score(name, split, intervals_of_split[name], constants.get(name), start) for name in order]
+    main = next((score for score in table if score.metric == start.metric), None)
     remarks = _remarks(start, intervals.get(start.metric), main)
     remarks += [line for split, given in answers.items() if (line := _unmeasured(given, split))]
     remarks += [said] if (said := parts_sentence(records)) else []
@@ -87,18 +87,19 @@ def main_intervals(
 ) -> dict[tuple[str, str], tuple[float, float]]:
     """Return the intervals of the main metric in these evaluations, by split and metric, if their rows allow one."""
     start = start_of(records)
-    made = {(each.split, each.metric): each for each in records if isinstance(each, Baselines) and not each.of_rows}
-    found: dict[tuple[str, str], tuple[float, float]] = {}
+    whole = [line for line in records if isinstance(line, Baselines) and not line.of_rows]
+    made = {(line.split, line.metric): line for line in whole}
+    edges: dict[tuple[str, str], tuple[float, float]] = {}
     for split, record in evaluations.items():
         if start is None or record is None or start.metric not in record.metrics:
             continue
         name, value, beside = start.metric, record.metrics[start.metric], made.get((split, start.metric))
         if name in PROPORTIONS and record.rows:
             own = wilson(round(value * record.rows), record.rows)
-            found[split, name] = own.low, own.high
+            edges[split, name] = own.low, own.high
         elif beside is not None and beside.interval is not None:
-            found[split, name] = beside.interval[0], beside.interval[1]
-    return found
+            edges[split, name] = beside.interval[0], beside.interval[1]
+    return edges
 
 
 def _intervals(answers: PredictedRows) -> dict[str, Interval]:
@@ -143,33 +144,33 @@ def _always(label: Any, answers: PredictedRows) -> Array:
     return np.full(len(answers), answers.names.index(label))
 
 
-def _score(name: str, split: str, found: Interval, constant: float | None, start: Start) -> Score:
+def _score(name: str, split: str, score: Interval, constant: float | None, start: Start) -> Score:
     # If all rows are right, a bootstrap interval has no width, which would suggest certainty.
-    known = math.isfinite(found.low) and math.isfinite(found.high) and found.low < found.high
+    known = math.isfinite(score.low) and math.isfinite(score.high) and score.low < score.high
     return Score(
         metric=name,
         words=metric_of(name, start.task, start.labels).replace(name, metric_words(name), 1),
         split=split,
-        value=score_text(name, found.value),
-        interval=f"{score_text(name, found.low)} to {score_text(name, found.high)}" if known else "",
+        value=score_text(name, score.value),
+        interval=f"{score_text(name, score.low)} to {score_text(name, score.high)}" if known else "",
         majority=score_text(name, constant) if constant is not None else "",
-        rows=found.n,
+        rows=score.n,
     )
 
 
-def _remarks(start: Start, found: Interval | None, main: Score | None) -> list[str]:
-    if found is None or main is None:
+def _remarks(start: Start, score: Interval | None, main: Score | None) -> list[str]:
+    if score is None or main is None:
         return []
     metric, majority, remarks = start.metric, start.majority, []
     constant = majority.get(metric)
     if constant is not None and is_number(constant) and math.isfinite(constant):
         remarks.append(
-            _against_constant(metric, float(constant), always_giving(start.task, majority.get("label")), found)
+            _against_constant(metric, float(constant), always_giving(start.task, majority.get("label")), score)
         )
-    if metric == "accuracy" and found.n:
-        points = smallest_visible(found.n, found.value)
+    if metric == "accuracy" and score.n:
+        points = smallest_visible(score.n, score.value)
         remarks.append(
-            f"With {found.n:,} rows, differences between two models under about {points:.1f} points are noise."
+            f"With {score.n:,} rows, differences between two models under about {points:.1f} points are noise."
         )
     return remarks
 
@@ -182,14 +183,14 @@ def _unmeasured(answers: PredictedRows, split: str) -> str:
     return f"Not measured, for no {split} row has them: {shortened_list(names)}."
 
 
-def _against_constant(metric: str, constant: float, answer: str, found: Interval) -> str:
+def _against_constant(metric: str, constant: float, answer: str, score: Interval) -> str:
     reached = f"({score_text(metric, constant)})"
     lower = higher_is_better(metric)
-    edge = found.low if lower else found.high
+    edge = score.low if lower else score.high
     if not math.isfinite(edge):
-        edge = found.value
+        edge = score.value
     if (edge <= constant) if lower else (edge >= constant):
-        return f"No better than {answer} {reached}, as far as {found.n:,} rows can tell."
+        return f"No better than {answer} {reached}, as far as {score.n:,} rows can tell."
     if not is_share(metric):
         return f"Better than {answer} {reached}."
-    return f"{100 * abs(found.value - constant):.1f} points better than {answer} {reached}."
+    return f"{100 * abs(score.value - constant):.1f} points better than {answer} {reached}."

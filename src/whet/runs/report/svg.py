@@ -53,7 +53,7 @@ class Frame:
 
 def render(chart: Chart, width: int = 640, height: int = 280, *, standalone: bool = False) -> str:
     """Return the SVG of a chart; `standalone` adds text colours for light and dark."""
-    lines = [each for each in chart.lines if each.x and not each.hidden]
+    lines = [line for line in chart.lines if line.x and not line.hidden]
     frame = _frame(chart, lines, width, height)
     opening = (
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' class='chart-svg' role='img' "
@@ -65,7 +65,7 @@ def render(chart: Chart, width: int = 640, height: int = 280, *, standalone: boo
         f"<text x='{_LEFT}' y='16' font-size='13' font-weight='600'>{escape(chart.title)}</text>",
         *_axes(chart, frame),
         *_marks(chart, frame),
-        *(part for each in lines for part in _line(each, frame)),
+        *(part for line in lines for part in _line(line, frame)),
         *_legend(lines, width),
         "</svg>",
     ]
@@ -79,8 +79,8 @@ _OWN_COLOURS = (
 
 
 def _frame(chart: Chart, lines: Sequence[Line], width: int, height: int) -> Frame:
-    xs = [x for each in lines for x in each.x]
-    ys = [y for each in lines for y in (*each.y, *each.low, *each.high) if y is not None]
+    xs = [x for line in lines for x in line.x]
+    ys = [y for line in lines for y in (*line.y, *line.low, *line.high) if y is not None]
     ys += [level.y for level in chart.levels]
     return Frame(
         x=chart.x_range or padded(xs, 0.0),
@@ -102,7 +102,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     """Return round numbers in a range, with steps of 1, 2 or 5."""
     raw = (high - low) / max(1, about)
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * each for each in (1, 2, 5, 10) if power * each >= raw * 0.999)
+    step = next(power * multiple for multiple in (1, 2, 5, 10) if power * multiple >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)
     return [round((first + place) * step, 12) for place in range(int((high + 1e-9 * step) / step - first) + 1)]
 
@@ -161,23 +161,23 @@ def _marks(chart: Chart, frame: Frame) -> Iterator[str]:
         )
 
 
-def _line(each: Line, frame: Frame) -> Iterator[str]:
-    colour = COLOURS[each.role]
-    places = [(frame.px(x), frame.py(y)) if y is not None else None for x, y in zip(each.x, each.y, strict=True)]
-    if each.style != "dots":
-        width = 1 if each.style == "faint" else 2
-        dash = " stroke-dasharray='6 4'" if each.style == "dashed" else ""
+def _line(line: Line, frame: Frame) -> Iterator[str]:
+    colour = COLOURS[line.role]
+    places = [(frame.px(x), frame.py(y)) if y is not None else None for x, y in zip(line.x, line.y, strict=True)]
+    if line.style != "dots":
+        width = 1 if line.style == "faint" else 2
+        dash = " stroke-dasharray='6 4'" if line.style == "dashed" else ""
         yield (
             f"<path d='{_path(places)}' fill='none' stroke='{colour}' stroke-width='{width}'{dash} "
-            f"stroke-linejoin='round' stroke-opacity='{0.35 if each.style == 'faint' else 1}'/>"
+            f"stroke-linejoin='round' stroke-opacity='{0.35 if line.style == 'faint' else 1}'/>"
         )
-    for x, low, high in zip(each.x, each.low, each.high, strict=False):
+    for x, low, high in zip(line.x, line.low, line.high, strict=False):
         yield (
             f"<path d='M{frame.px(x):.1f} {frame.py(low):.1f}V{frame.py(high):.1f}' stroke='{colour}' "
             f"stroke-opacity='.5'/>"
         )
-    if each.style == "dots" or (each.style == "points" and len(places) <= 60):
-        opacity = 0.35 if each.style == "dots" else 1
+    if line.style == "dots" or (line.style == "points" and len(places) <= 60):
+        opacity = 0.35 if line.style == "dots" else 1
         for place in places:
             if place is not None:
                 yield (
@@ -202,13 +202,13 @@ def _legend(lines: Sequence[Line], width: int) -> Iterator[str]:
     if len(lines) < 2:
         return
     x = float(_LEFT)
-    for each in lines:
-        taken = 26 + 6.1 * len(each.name)
+    for line in lines:
+        taken = 26 + 6.1 * len(line.name)
         if x + taken > width and x > _LEFT:
             break
-        opacity = 0.4 if each.style == "faint" else 1
+        opacity = 0.4 if line.style == "faint" else 1
         yield (
-            f"<path d='M{x:.0f} 30h14' stroke='{COLOURS[each.role]}' stroke-width='2.5' stroke-opacity='{opacity}'/>"
-            f"<text x='{x + 19:.0f}' y='34' fill-opacity='.8'>{escape(each.name)}</text>"
+            f"<path d='M{x:.0f} 30h14' stroke='{COLOURS[line.role]}' stroke-width='2.5' stroke-opacity='{opacity}'/>"
+            f"<text x='{x + 19:.0f}' y='34' fill-opacity='.8'>{escape(line.name)}</text>"
         )
         x += taken + 8

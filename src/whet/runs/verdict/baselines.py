@@ -26,17 +26,17 @@ def largest_record(made: Iterable[Baselines]) -> Baselines:
     return max(enumerate(made), key=lambda pair: (pair[1].rows, pair[0]))[1]
 
 
-def name_in_full(found: Baselines, name: str) -> str:
+def name_in_full(record: Baselines, name: str) -> str:
     """A baseline's name in tables."""
-    if name == "commonest" and found.metric in TASK_METRICS["regression"]:
+    if name == "commonest" and record.metric in TASK_METRICS["regression"]:
         return CONSTANT
     return IN_FULL.get(name, name)
 
 
-def rows_in_words(found: Baselines, of: bool = False) -> str:
+def rows_in_words(record: Baselines, of: bool = False) -> str:
     """Return `252 test rows`, or `128 held-out rows` with folds."""
-    of_all = f" of {found.of_rows:,}" if of and found.of_rows else ""
-    return f"{found.rows:,}{of_all} {'held-out' if found.out_of_fold else found.split} rows"
+    of_all = f" of {record.of_rows:,}" if of and record.of_rows else ""
+    return f"{record.rows:,}{of_all} {'held-out' if record.out_of_fold else record.split} rows"
 
 
 def labels_to_blame(s: CurveFeatures) -> bool:
@@ -50,32 +50,32 @@ def labels_to_blame(s: CurveFeatures) -> bool:
     return s.left_open <= ROWS_TO_BLAME and not finds_something(s.data.baselines)
 
 
-def finds_something(found: Baselines) -> bool:
+def finds_something(record: Baselines) -> bool:
     """Return whether the predictions of the model or of a baseline are related to the labels."""
-    every = [found.association, *(float(each["association"]) for each in found.baselines)]
-    return max(every) > FOUND or above_commonest(found) is not None
+    every = [record.association, *(float(baseline["association"]) for baseline in record.baselines)]
+    return max(every) > FOUND or above_commonest(record) is not None
 
 
-def rivals(found: Baselines) -> list[dict[str, Any]]:
+def rivals(record: Baselines) -> list[dict[str, Any]]:
     """Return the baselines that read the text, best first."""
-    return [each for each in found.baselines if each["name"] != "commonest"]
+    return [baseline for baseline in record.baselines if baseline["name"] != "commonest"]
 
 
-def above_commonest(found: Baselines) -> dict[str, Any] | None:
+def above_commonest(record: Baselines) -> dict[str, Any] | None:
     """Return the best baseline that is significantly better than the commonest answer."""
-    better = (each for each in rivals(found) if each.get("above_commonest") is not None)
-    return next((each for each in better if each["above_commonest"] < VISIBLE), None)
+    better = (baseline for baseline in rivals(record) if baseline.get("above_commonest") is not None)
+    return next((baseline for baseline in better if baseline["above_commonest"] < VISIBLE), None)
 
 
-def baseline_ahead(found: Baselines) -> tuple[dict[str, Any], bool] | None:
+def baseline_ahead(record: Baselines) -> tuple[dict[str, Any], bool] | None:
     """Return the best baseline that the model does not beat, and whether it is significantly better.
 
     The commonest answer is reported separately.
     """
-    ahead = next((each for each in rivals(found) if is_visible(each) and is_ahead(found, each)), None)
+    ahead = next((baseline for baseline in rivals(record) if is_visible(baseline) and is_ahead(record, baseline)), None)
     if ahead is not None:
         return ahead, True
-    equal = next((each for each in rivals(found) if not is_visible(each)), None)
+    equal = next((baseline for baseline in rivals(record) if not is_visible(baseline)), None)
     return None if equal is None else (equal, False)
 
 
@@ -84,6 +84,6 @@ def is_visible(other: dict[str, Any]) -> bool:
     return bool(other["p_value"] < VISIBLE)
 
 
-def is_ahead(found: Baselines, other: dict[str, Any]) -> bool:
+def is_ahead(record: Baselines, other: dict[str, Any]) -> bool:
     """Return whether this baseline has the better score."""
-    return bool(other["value"] != found.value) and (other["value"] > found.value) == higher_is_better(found.metric)
+    return bool(other["value"] != record.value) and (other["value"] > record.value) == higher_is_better(record.metric)

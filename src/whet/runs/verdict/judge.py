@@ -121,10 +121,10 @@ def judge(data: CurveData) -> Verdict:
 def baseline(s: CurveFeatures) -> str:
     """Return a line about a simpler answer that is as good as the model on the same rows, within chance."""
     beside = s.data.baselines
-    found = baseline_ahead(beside) if beside is not None else None
-    if beside is None or found is None:
+    ahead = baseline_ahead(beside) if beside is not None else None
+    if beside is None or ahead is None:
         return _no_better_than_constant(s)
-    other, visible = found
+    other, visible = ahead
     own = f"{beside.metric} {score_text(beside.metric, beside.value)}"
     rows = rows_in_words(beside)
     if visible:
@@ -137,8 +137,8 @@ def baseline(s: CurveFeatures) -> str:
 
 def _advice(s: CurveFeatures, call: Call, doubt: str) -> str:
     """Return the rule's advice, unless the score on the same rows contradicts it."""
-    found = baseline_ahead(s.data.baselines) if s.data.baselines is not None else None
-    if found is not None and found[1] and call.verdict in _SETTINGS_ARE_FINE:
+    ahead = baseline_ahead(s.data.baselines) if s.data.baselines is not None else None
+    if ahead is not None and ahead[1] and call.verdict in _SETTINGS_ARE_FINE:
         longer = f"Train longer ({words.epochs(s, 3)}): the model has hardly moved. " if s.tail_train_loss > 0.6 else ""
         return f"{longer}More labelled rows or a larger model (--model) would let fine-tuning pay."
     if doubt and _TONES.get(call.verdict) == "good":
@@ -167,31 +167,31 @@ def _by_the_score(s: CurveFeatures) -> str:
 
 def curve_data(records: Sequence[Record]) -> CurveData:
     """Return the judged series of a run, with the constants of its first record."""
-    found = curves(records)
-    start = found.start
-    steps = found.evaluation.steps
-    score, majority, higher = _score(found)
+    run_curves = curves(records)
+    start = run_curves.start
+    steps = run_curves.evaluation.steps
+    score, majority, higher = _score(run_curves)
     is_regression = start is not None and start.task == "regression"
     return CurveData(
         steps=steps,
-        evaluation=found.evaluation.values,
-        training=_training(found),
+        evaluation=run_curves.evaluation.values,
+        training=_training(run_curves),
         score=score,
         majority=majority,
-        metric=start.metric if start else next(iter(found.metrics), "metric"),
+        metric=start.metric if start else next(iter(run_curves.metrics), "metric"),
         higher_is_better=higher,
-        chance=_chance(start, found.split, found.evaluation),
-        chance_training=_chance(start, "train", found.evaluation) if start and start.prior.get("train") else None,
-        rows=_rows(records, found),
+        chance=_chance(start, run_curves.split, run_curves.evaluation),
+        chance_training=_chance(start, "train", run_curves.evaluation) if start and start.prior.get("train") else None,
+        rows=_rows(records, run_curves),
         answer=_answer(start),
         constant="constant prediction" if is_regression else CurveData.constant,
         blind="always giving the mean" if is_regression else CurveData.blind,
-        beaten=_accuracy_beats(found),
+        beaten=_accuracy_beats(run_curves),
         overlap=start.overlap if start else 0.0,
         unknown=start.unknown if start else 0.0,
         unread=start.unread if start else 0.0,
-        probe=len(found.probe) == len(steps) > 0,
-        learning_rate=_peak(found.learning_rate),
+        probe=len(run_curves.probe) == len(steps) > 0,
+        learning_rate=_peak(run_curves.learning_rate),
         epochs=start.total_steps / start.steps_per_epoch if start and start.steps_per_epoch else None,
         baselines=_beside(records),
         nonfinite_step=_nonfinite_step(records),
@@ -199,10 +199,10 @@ def curve_data(records: Sequence[Record]) -> CurveData:
     )
 
 
-def _rows(records: Sequence[Record], found: Curves) -> int:
+def _rows(records: Sequence[Record], run_curves: Curves) -> int:
     """Return the number of evaluation rows; with folds, all held-out rows."""
-    judged = [record.rows for record in records if isinstance(record, Evaluation) and record.split == found.split]
-    return judged[-1] if judged else found.start.rows.get(found.split, 0) if found.start else 0
+    judged = [record.rows for record in records if isinstance(record, Evaluation) and record.split == run_curves.split]
+    return judged[-1] if judged else run_curves.start.rows.get(run_curves.split, 0) if run_curves.start else 0
 
 
 def _beside(records: Sequence[Record]) -> Baselines | None:
@@ -221,29 +221,29 @@ def _chance(start: Start | None, split: str, evaluation: Series) -> float:
         return math.log(2)
     if start.task == "regression":
         first = float(evaluation.values[0]) if len(evaluation) else 1.0
-        found = float(start.majority.get("mse", first))
+        chance = float(start.majority.get("mse", first))
     else:
         prior = start.prior.get(split) or start.prior.get("train") or []
         parts = [entropy((share, 1 - share)) for share in prior]
-        found = sum(parts) / max(len(parts), 1) if start.task == "multilabel" else entropy(prior)
-    return found if math.isfinite(found) and found > 0.02 else 0.02
+        chance = sum(parts) / max(len(parts), 1) if start.task == "multilabel" else entropy(prior)
+    return chance if math.isfinite(chance) and chance > 0.02 else 0.02
 
 
-def _score(found: Curves) -> tuple[Floats | None, float | None, bool]:
+def _score(run_curves: Curves) -> tuple[Floats | None, float | None, bool]:
     """Return the main metric, the commonest answer's score, both with higher as better, and whether higher is
     better."""
-    start = found.start
+    start = run_curves.start
     higher = start.higher_is_better if start else True
-    if len(found.main) != len(found.evaluation) or not len(found.main):
+    if len(run_curves.main) != len(run_curves.evaluation) or not len(run_curves.main):
         return None, None, higher
     sign = 1.0 if higher else -1.0
     majority = start.majority.get(start.metric) if start else None
-    return sign * found.main.values, sign * majority if isinstance(majority, int | float) else None, higher
+    return sign * run_curves.main.values, sign * majority if isinstance(majority, int | float) else None, higher
 
 
-def _accuracy_beats(found: Curves) -> bool:
+def _accuracy_beats(run_curves: Curves) -> bool:
     """Return whether accuracy beats the commonest answer's: the F1 of always answering "yes" is hard to beat."""
-    start, series = found.start, found.metrics.get("accuracy")
+    start, series = run_curves.start, run_curves.metrics.get("accuracy")
     if start is None or series is None or start.metric == "accuracy":
         return False
     majority = start.majority.get("accuracy")
@@ -256,15 +256,15 @@ def _accuracy_beats(found: Curves) -> bool:
             score=series.values,
             chance=1.0,
             majority=float(majority),
-            rows=start.rows.get(found.split, 0),
+            rows=start.rows.get(run_curves.split, 0),
         )
     ).beats_majority
 
 
-def _training(found: Curves) -> Floats | None:
-    if len(found.probe) == len(found.evaluation):
-        return found.probe.values
-    return window_means(found.loss, found.evaluation.steps) if len(found.loss) else None
+def _training(run_curves: Curves) -> Floats | None:
+    if len(run_curves.probe) == len(run_curves.evaluation):
+        return run_curves.probe.values
+    return window_means(run_curves.loss, run_curves.evaluation.steps) if len(run_curves.loss) else None
 
 
 def _answer(start: Start | None) -> str:
@@ -332,21 +332,21 @@ def _replayed(s: CurveFeatures, rng: np.random.Generator) -> CurveData:
 def _numbers(s: CurveFeatures, call: Call) -> dict[str, float | None]:
     """Return the observed numbers and the rule's own; None for a number that is not finite."""
     data = s.data
-    found: dict[str, float] = {"evaluations": s.count, "chance_loss": data.chance}
+    numbers: dict[str, float] = {"evaluations": s.count, "chance_loss": data.chance}
     if s.count:
-        found |= {"first_eval_loss": data.evaluation[0], "last_eval_loss": data.evaluation[-1]}
+        numbers |= {"first_eval_loss": data.evaluation[0], "last_eval_loss": data.evaluation[-1]}
         if s.finite:
-            found |= {"best_eval_loss": data.evaluation[s.best], "volatility": s.volatility}
+            numbers |= {"best_eval_loss": data.evaluation[s.best], "volatility": s.volatility}
         if data.training is not None:
-            found["last_train_loss"] = data.training[-1]
+            numbers["last_train_loss"] = data.training[-1]
         if data.score is not None:
             sign = 1 if data.higher_is_better else -1
-            found |= {"best_score": sign * np.max(data.score), "last_score": sign * data.score[-1]}
-            found["score_error"] = s.error
+            numbers |= {"best_score": sign * np.max(data.score), "last_score": sign * data.score[-1]}
+            numbers["score_error"] = s.error
             if data.majority is not None:
-                found["majority"] = sign * data.majority
-    found |= call.numbers
-    return {name: round(float(value), 6) if math.isfinite(value) else None for name, value in found.items()}
+                numbers["majority"] = sign * data.majority
+    numbers |= call.numbers
+    return {name: round(float(value), 6) if math.isfinite(value) else None for name, value in numbers.items()}
 
 
 SURE_ENOUGH = 0.6
@@ -359,11 +359,11 @@ def early_verdict(records: Sequence[Record], step: int) -> Finding | None:
     It depends on the records alone, so that a resumed run records the same.
     """
 
-    found = verdict_of(records)
+    verdict = verdict_of(records)
     told = [record for record in records if isinstance(record, Finding) and record.about == "verdict"]
     # The first early verdict is reported only if it is a problem.
-    news = found.verdict != told[-1].details["verdict"] if told else found.verdict in PROBLEM_VERDICTS
+    news = verdict.verdict != told[-1].details["verdict"] if told else verdict.verdict in PROBLEM_VERDICTS
     # A run that is still training has not learnt everything yet, which is no underfitting.
-    if not news or found.verdict in ("not-enough", "underfitting") or found.confidence < SURE_ENOUGH:
+    if not news or verdict.verdict in ("not-enough", "underfitting") or verdict.confidence < SURE_ENOUGH:
         return None
-    return Finding(step=step, about="verdict", sentence=found.sentence, details={"verdict": found.verdict})
+    return Finding(step=step, about="verdict", sentence=verdict.sentence, details={"verdict": verdict.verdict})
