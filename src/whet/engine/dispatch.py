@@ -14,6 +14,7 @@ from whet.config import TrainConfig
 from whet.data.tokens.batches import BatchOrder, pack
 from whet.data.tokens.table import Tokens
 from whet.distributed.group import DistributedContext
+from whet.engine.captured.network import CapturedNetwork, why_not_captured
 from whet.engine.fused.architectures import why_not_fused
 from whet.engine.losses import Loss
 from whet.engine.network import Batch, Network
@@ -81,10 +82,41 @@ def _choose_path(
             least = short_batch_tokens(tokens[0].row_lengths, order, config.batch_size, ranks.world)
             return fused, GraphStepper(fused, loss, config, hardware, least=min(least, room[1]))
         return fused, FusedStepper(fused, _loss_of(fused, loss), config, hardware)
+    if hardware.device.type == "cuda":
+        if not (against := why_not_captured(model)):
+            return _captured(model, loss, config, hardware, tokens[0], ranks, order, optimizer, reason)
+        reason = f"{reason}; {against}"
     network = Network(model, hardware.device)
     network.why = "; ".join(filter(None, (reason, network.why_padded)))
     settings = _stepper_settings(network, loss, config, hardware)
     return network, Stepper(**settings | ({"optimizer": optimizer} if optimizer is not None else {}))
+
+
+def _captured(
+    model: Any,
+    loss: Loss,
+    config: TrainConfig,
+    hardware: Hardware,
+    tokens: Tokens,
+    ranks: DistributedContext,
+    order: BatchOrder | None,
+    optimizer: torch.optim.Optimizer | None,
+    reason: str,
+) -> tuple[Network, Stepper]:
+    from whet.engine.captured.stepper import CapturedStepper, shortest_batch
+
+    network = CapturedNetwork(model, hardware.device, reason)
+    shortest = 0
+    if order is not None and order.kind == "random":
+        shortest = shortest_batch(tokens.row_lengths, min(config.batch_size, order.batch_size // ranks.world))
+    return network, CapturedStepper(
+        network,
+        _loss_of(network, loss),
+        config,
+        hardware,
+        make_adamw(network.model, config) if optimizer is None else optimizer,
+        shortest=shortest,
+    )
 
 
 def _sharded(

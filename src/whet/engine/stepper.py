@@ -223,14 +223,14 @@ class Stepper:
         """Clip the gradients to this norm; return the norm before."""
         return torch.nn.utils.clip_grad_norm_(self.parameters, limit)
 
-    def add_step(self, step: int, loss: Tensor, norm: Tensor) -> Tensor:
+    def add_step(self, step: int | Tensor, loss: Tensor, norm: Tensor) -> Tensor:
         """Add the step to the totals; return a flag on the device: whether it may change the weights."""
         window = self.window
         good = torch.isfinite(norm) & torch.isfinite(loss) & (window.first_nonfinite_step < 0)
         window.first_nonfinite_step.copy_(
             torch.where(good | (window.first_nonfinite_step >= 0), window.first_nonfinite_step, step)
         )
-        window.loss += torch.where(good, loss, float("nan")).to(window.loss.dtype)
+        window.loss += torch.where(good, loss, torch.full_like(loss, float("nan"))).to(window.loss.dtype)
         window.grad_norm.copy_(norm)
         return good
 

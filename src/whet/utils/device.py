@@ -7,11 +7,14 @@ import ctypes
 import os
 import platform
 import threading
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.utils.deterministic
 
 from whet.errors import UsageError
 from whet.utils.gpu_files import no_cuda
@@ -163,3 +166,22 @@ def precision(hardware: Hardware) -> AbstractContextManager[Any]:
     if hardware.bf16:
         return torch.autocast(hardware.device.type, torch.bfloat16)
     return nullcontext()
+
+
+@contextmanager
+def fixed_order() -> Iterator[None]:
+    """Make torch add in a fixed order on a GPU; otherwise two runs differ in the last bits.
+
+    An operation that has no such order stays as it is.
+    """
+    settings: Any = torch.utils.deterministic
+    before, filling = torch.get_deterministic_debug_mode(), settings.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    settings.fill_uninitialized_memory = False
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*deterministic")
+            yield
+    finally:
+        settings.fill_uninitialized_memory = filling
+        torch.set_deterministic_debug_mode(before)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-import torch.utils.deterministic
 from torch import Tensor
 
 from whet.engine.fused.architectures import Shape
@@ -25,6 +23,7 @@ from whet.engine.fused.cuda.layer_kernels import COLUMN_TILE, ROW_TILE
 from whet.engine.fused.encoder import Inputs, Pair, weight_gradient
 from whet.engine.fused.parameters import FlatModel, Group
 from whet.utils.cuda_streams import stream_of
+from whet.utils.device import fixed_order
 
 aten = torch.ops.aten
 NORM_PROGRAMS, NORM_ROWS = 224, 4
@@ -180,7 +179,7 @@ class CudaLayerOps:
     def _flash_backward(self, gradient: Tensor, saved: Any) -> Any:
         query, keys, values, context, state, asked, offsets, longest, reach, rate, scale = saved
         logsumexp, random_state, unused = state
-        with _fixed_order():
+        with fixed_order():
             return aten._flash_attention_backward(
                 gradient.view_as(context), query, keys, values, context, logsumexp, asked, offsets, longest, reach,
                 rate, False, random_state, unused, scale=scale,
@@ -320,20 +319,6 @@ class CudaLayerOps:
 
     def _drops(self, rate: float) -> bool:
         return self.training and rate > 0
-
-
-@contextmanager
-def _fixed_order() -> Iterator[None]:
-    """Make attention's backward pass add in a fixed order; otherwise two runs differ in the last bits."""
-    settings: Any = torch.utils.deterministic
-    before, filling = torch.are_deterministic_algorithms_enabled(), settings.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
-    settings.fill_uninitialized_memory = False
-    try:
-        yield
-    finally:
-        settings.fill_uninitialized_memory = filling
-        torch.use_deterministic_algorithms(before)
 
 
 def partial_elements(hidden: int, rows: int, tokens: int) -> int:
