@@ -19,13 +19,16 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 def why_not_model(model: Any) -> str:
-    """Return what the engine would ignore in this model; empty for nothing."""
-    kind = type(model)
-    if not kind.__module__.startswith("transformers.models.") or not kind.__name__.endswith(
-        "ForSequenceClassification"
-    ):
-        return f"the model is a {kind.__name__}"
-    if reason := why_not_packed(model):
+    """Return what fused and packed steps would ignore in this model; empty for nothing."""
+    reason = _why_not_kind(model) or why_not_packed(model) or why_not_as_it_is(model)
+    if not reason and not why_not_fused(model) and not _has_its_dropout(model):
+        return "the model drops out at other rates than its configuration has"
+    return reason
+
+
+def why_not_as_it_is(model: Any) -> str:
+    """Return what steps would ignore that compute the library's own modules, for example as graphs."""
+    if reason := _why_not_kind(model):
         return reason
     if any(getattr(torch_module, f"_global{name}", None) for name in HOOKS):
         return "torch has hooks for all modules"
@@ -38,6 +41,15 @@ def why_not_model(model: Any) -> str:
         if "forward" in vars(module) and not _is_known_forward(module):
             return "the forward method of a module was replaced"
     return _why_not_parameters(list(model.parameters())) or _why_not_settings(model)
+
+
+def _why_not_kind(model: Any) -> str:
+    kind = type(model)
+    if not kind.__module__.startswith("transformers.models.") or not kind.__name__.endswith(
+        "ForSequenceClassification"
+    ):
+        return f"the model is a {kind.__name__}"
+    return ""
 
 
 def _is_known_forward(module: Any) -> bool:
@@ -63,8 +75,6 @@ def _why_not_settings(model: Any) -> str:
         return "the model recomputes activations"
     if model.config.output_hidden_states or model.config.output_attentions:
         return "the model is to give hidden states or attentions"
-    if not why_not_fused(model) and not _has_its_dropout(model):
-        return "the model drops out at other rates than its configuration has"
     return ""
 
 

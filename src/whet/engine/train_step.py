@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from whet.data.tokens.table import Tokens, Truncation
+from whet.engine.captured.loop_step import CapturedLoopStep, why_not_batch
+from whet.engine.captured.network import why_not_captured
 from whet.engine.fused.architectures import why_not_fused
 from whet.engine.fused.live import LiveStep
-from whet.engine.given import Watch, fusable, why_not_adamw, why_not_model
+from whet.engine.given import Watch, fusable, why_not_adamw, why_not_as_it_is, why_not_model
 from whet.engine.losses import Loss
 from whet.engine.network import Network
 from whet.engine.notices import notice
@@ -23,6 +25,8 @@ from whet.task import PROBLEM_TYPES, labels_fit, task_of
 from whet.utils.device import choose_hardware, precision
 
 PACKABLE = {"input_ids", "attention_mask", "token_type_ids", "labels"}
+MOST_CHANGES = 4
+"""A loop that changes model or optimizer as often is left to torch: graphs would be captured again and again."""
 
 
 class TrainStep:
@@ -32,7 +36,7 @@ class TrainStep:
     the mean over all rows since the last update; `flush()` ends an incomplete group. The returned loss is the batch's
     mean, detached and on the device, so nothing waits for it until it is read.
 
-    `step.path` is the path that computed the last batch, with the reason: `fused`, `packed` or `plain`.
+    `step.path` is the path that computed the last batch, with the reason: `fused`, `captured`, `packed` or `plain`.
     """
 
     def __init__(
@@ -59,6 +63,8 @@ class TrainStep:
         self._adamw = getattr(optimizer, "optimizer", optimizer)  # without accelerate's wrapper
         self._calls = self._rows = 0
         self._live: LiveStep | None = None
+        self._captured: CapturedLoopStep | None = None
+        self._changes = 0
         self._network: Network | None = None
         self._watch: Watch | None = None
         self._why_not_fused = self._why_plain = ""
@@ -70,19 +76,29 @@ class TrainStep:
         if not self.model.training:
             self.model.train()
         self._look_at_model()
+        if self._captured is not None and (loss := self._replayed(self._captured, batch)) is not None:
+            return loss
         tokens, odd = self._tokens(batch)
         rows = next(len(value) for value in batch.values() if isinstance(value, torch.Tensor) and value.dim())
         if tokens is not None and self._live is not None and self._fits_buffers():
             loss = self._fused(self._live, tokens)
         else:
-            if self._in_buffers and self._live is not None:
-                self._live.hand_over()
-                self._in_buffers = False
+            self._hand_over()
             loss = self._by_autograd(batch, tokens, rows, odd)
+        self._finish_call(rows)
+        return loss
+
+    def _finish_call(self, rows: int) -> None:
         self._calls, self._rows = self._calls + 1, self._rows + rows
         if self._calls == self.accumulate:
             self._update()
-        return loss
+
+    def _hand_over(self) -> None:
+        """Let autograd go on with a group that the engine has begun."""
+        engine = self._live or self._captured
+        if self._in_buffers and engine is not None:
+            engine.hand_over()
+            self._in_buffers = False
 
     def flush(self) -> None:
         """Update the weights by what was accumulated, if anything was."""
@@ -105,8 +121,25 @@ class TrainStep:
             total = live.backward(tokens, self._loss_of(tokens), divisor, self._calls)
         return total if self.accumulate == 1 else total / len(tokens)
 
+    def _replayed(self, captured: CapturedLoopStep, batch: Mapping[str, Any]) -> Tensor | None:
+        """Return the loss of a batch whose graph exists; None if the model must compute it as it is."""
+        if why_not_batch(batch) or not self._fits_buffers():
+            return None
+        whole = self.accumulate == 1
+        if (key := captured.prepare(batch, whole=whole)) is None:
+            if captured.failed:
+                self._hand_over()
+                self._captured, self._why_plain = None, captured.failed
+            return None
+        self.path = "captured"
+        with self._whole_group(captured):
+            loss = captured.backward(key, batch, first=self._calls == 0, whole=whole)
+        self._in_buffers = True
+        self._finish_call(len(batch["input_ids"]))
+        return loss
+
     @contextmanager
-    def _whole_group(self, live: LiveStep) -> Iterator[None]:
+    def _whole_group(self, live: LiveStep | CapturedLoopStep) -> Iterator[None]:
         """Discard the group after an error or Ctrl-C, because its gradients are incomplete."""
         try:
             yield
@@ -124,7 +157,8 @@ class TrainStep:
                 assert packed.labels is not None
                 loss = self._loss_of(tokens).total(self._network.logits(packed), packed.labels) / rows
             else:
-                self.path = f"plain ({self._why_plain or odd})"
+                new = "the first batch of its shape" if self._captured is not None else ""
+                self.path = f"plain ({self._why_plain or odd or new})"
                 loss = self._own_loss(batch)
             part = loss * rows if self.accumulate > 1 else loss
         part.backward()  # type: ignore[no-untyped-call]
@@ -149,9 +183,10 @@ class TrainStep:
 
     def _update(self) -> None:
         divisor = float(self._rows) if self.accumulate > 1 else 1.0
-        if self._in_buffers and self._live is not None:
-            with self._whole_group(self._live):
-                self.grad_norm = self._live.update(divisor, self.clip)
+        engine = self._live or self._captured
+        if self._in_buffers and engine is not None:
+            with self._whole_group(engine):
+                self.grad_norm = engine.update(divisor, self.clip)
             for each in (self.optimizer, self._adamw):  # else torch warns that the schedule went first
                 each._opt_called = True  # type: ignore[union-attr]
         else:
@@ -179,16 +214,21 @@ class TrainStep:
         reason = self._watch.model_changed()
         if self._live is not None:
             reason = reason or self._watch.changed() or self._live.why_not()
+        elif self._captured is not None:
+            reason = reason or self._watch.changed()
         if not reason:
             return
-        if self._live is not None and self._in_buffers:
-            self._live.hand_over()
-        self._live, self._in_buffers = None, False
+        self._hand_over()
+        self._live, self._captured, self._in_buffers = None, None, False
         self._why_not_fused = reason  # it is not taken again, because that copies all weights
+        self._changes += 1
         self._choose()
 
     def _choose(self) -> None:
         self._network = None
+        if self.hardware.device.type == "cuda":
+            self._choose_on_cuda()
+            return
         self._why_plain = why_not_model(self.model) or _why_not_forward(self.model)
         if self._why_plain:
             if type(self.model).__module__.startswith("transformers."):
@@ -200,22 +240,44 @@ class TrainStep:
         self._network = Network(self.model, self.hardware.device)
         self._watch = Watch(self.model, self._adamw)
 
+    def _choose_on_cuda(self) -> None:
+        """Capture steps, or leave them to torch: without a graph, launching packed rows takes the host longer."""
+        self._why_plain = self._reason_against_captured()
+        if not self._why_plain:
+            self._captured = CapturedLoopStep(self.model, self._adamw, self.hardware, self.clip)
+        if type(self.model).__module__.startswith(("transformers.", "peft.")):
+            self._watch = Watch(self.model, self._adamw)
+
+    def _reason_against_captured(self) -> str:
+        if self._changes >= MOST_CHANGES:
+            return f"model or optimizer have changed {self._changes} times; the last time {self._why_not_fused}"
+        return (
+            why_not_as_it_is(self.model)
+            or _why_not_forward(self.model)
+            or why_not_captured(self.model)
+            or self._why_not_accelerator()
+            or why_not_adamw(self._adamw, self.model, fused=False)
+        )
+
+    def _why_not_accelerator(self) -> str:
+        gradient_state = getattr(self.optimizer, "gradient_state", None)
+        accumulates = gradient_state is not None and gradient_state.num_steps > 1
+        return "the accelerator accumulates gradients" if accumulates else ""
+
     def _reason_against_fused(self) -> str:
         if self.hardware.device.type != "cpu":
-            return "fused steps for a loop of one's own run on the CPU"
+            return "fused steps for a loop of one's own run on CPUs only"
         if not fusable(self.model, self.hardware.device, self.hardware.bf16):
             return why_not_fused(self.model) or "some of its weights are frozen"
-        gradient_state = getattr(self.optimizer, "gradient_state", None)
-        if gradient_state is not None and gradient_state.num_steps > 1:
-            return "the accelerator accumulates gradients"
-        return why_not_adamw(self._adamw, self.model, fused=True, everywhere=True)
+        return self._why_not_accelerator() or why_not_adamw(self._adamw, self.model, fused=True, everywhere=True)
 
     def _fits_buffers(self) -> bool:
         """Whether the fused step computes this group: no other gradients exist, and all modules are in train mode."""
         if self._calls:
             return self._in_buffers
         assert self._watch is not None
-        plain = all(each.training for each in self._watch.modules) and not torch.is_autocast_enabled("cpu")
+        casts = torch.is_autocast_enabled(self.hardware.device.type)
+        plain = all(each.training for each in self._watch.modules) and not casts
         return plain and all(each.grad is None for each in self.parameters)
 
     def _tokens(self, batch: Mapping[str, Any]) -> tuple[Tokens | None, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,9 @@ import pytest
 import torch
 
 from tests.conftest import in_windows, random_tokens, small_model
+from tests.engine.captured.replaying import Replaying
 from whet.config import TrainConfig
 from whet.data.tokens.batches import BatchOrder
-from whet.engine.captured.graphs import NotCapturable
 from whet.engine.captured.network import CapturedNetwork
 from whet.engine.captured.stepper import CapturedStepper, bucket, shortest_batch
 from whet.engine.dispatch import _loss_of
@@ -32,26 +31,6 @@ TASKS = {
     "multilabel": Task("multilabel", ("x", "y")),
     "regression": Task("regression", ()),
 }
-Work = Callable[[], None]
-
-
-class Replaying:
-    """What a recorder is without a GPU."""
-
-    def __init__(self, refuses: str = "") -> None:
-        self.refuses, self.captures = refuses, 0
-
-    def launch(self, work: Work) -> None:
-        work()
-
-    def capture(self, work: Work) -> Work:
-        if self.refuses:
-            raise NotCapturable(self.refuses)
-        self.captures += 1
-        return work
-
-    def seed(self, seed: int) -> None:
-        torch.manual_seed(seed)
 
 
 class Training:

@@ -29,7 +29,7 @@ class DeviceAdamW:
         """Give the optimizer a state for these parameters, as its first step would, with all counts side by side."""
         states = [self._state_of(parameter) for parameter in trained]
         counts = torch.tensor([float(state["step"]) for state in states])
-        self._counts = counts.to(trained[0].device)
+        self._counts = counts.to(trained[0].device, copy=True)
         self._counts_of_user, self._updates = None if self._counts_on_device() else counts, int(counts[0])
         shown = self._counts if self._counts_of_user is None else self._counts_of_user
         for state, count in zip(states, shown, strict=True):

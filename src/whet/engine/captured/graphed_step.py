@@ -68,7 +68,7 @@ class GraphedStep:
         self._control = StaticInputs(1, 2 + len(optimizer.param_groups), hardware.device)
         self._graphs: dict[tuple[Hashable, bool], Work] = {}
         self._end: Work | None = None
-        self._tried = False
+        self._tried = self._begun = False
 
     def prepare(self, key: Hashable, loss_of: LossOf, *, whole: bool) -> None:
         """Capture the step of these static inputs, or the part of a step, unless that was done before."""
@@ -90,10 +90,13 @@ class GraphedStep:
         """Begin a step with the optimizer's rates; its gradients are to be divided by `divisor`."""
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.update.follow_user()
+        self._begun = True
         self._control.fill([step], [0.0, divisor, *rates])
 
-    def replay(self, key: Hashable, seed: int, *, whole: bool) -> None:
-        self.recorder.seed(seed)
+    def replay(self, key: Hashable, seed: int | None, *, whole: bool) -> None:
+        """Compute these static inputs; without a seed, dropout continues torch's generator."""
+        if seed is not None:
+            self.recorder.seed(seed)
         self._graphs[key, whole]()
 
     def end(self, *, whole: bool) -> None:
@@ -102,6 +105,14 @@ class GraphedStep:
             assert self._end is not None
             self._end()
         self.update.count()
+        self._begun = False
+
+    def hand_over(self) -> None:
+        """Move the gradients of an unfinished step from the buffers to the parameters."""
+        given = [None if view is None else view.clone() for view in self._views()]
+        self.zero()
+        self._assign(given)
+        self._begun = False
 
     def zero(self) -> None:
         """Discard the gradients of an unfinished step."""
@@ -116,15 +127,16 @@ class GraphedStep:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Compute without taking a step: the update is skipped, and the totals are restored."""
-        before = [tensor.clone() for tensor in self.totals]
+        """Compute without taking a step: the update is skipped, and everything else is restored."""
+        changed = [*self.totals, *([*self.gradients, self.loss] if self._begun else [])]
+        before = [tensor.clone() for tensor in changed]
         self._control.fill([0], [1.0, 1.0, *[0.0] * len(self.optimizer.param_groups)])
         try:
             yield
         finally:
-            for target, source in zip(self.totals, before, strict=True):
-                target.copy_(source)
             self.zero()
+            for target, source in zip(changed, before, strict=True):
+                target.copy_(source)
 
     @contextmanager
     def _in_memory(self) -> Iterator[None]:

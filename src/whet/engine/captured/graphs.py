@@ -36,7 +36,7 @@ class Recorder:
         asking = torch.cuda.current_stream(self.device)
         self._stream.wait_stream(asking)
         try:
-            with torch.cuda.stream(self._stream), fixed_order():
+            with torch.cuda.stream(self._stream), fixed_order(strict=False):
                 work()
         finally:
             asking.wait_stream(self._stream)
@@ -48,7 +48,7 @@ class Recorder:
         free, total = torch.cuda.mem_get_info(self.device)
         if free < total // 4:  # no memory can be freed during a capture
             torch.cuda.empty_cache()
-        with torch.cuda.stream(self._stream), fixed_order():
+        with torch.cuda.stream(self._stream), fixed_order(strict=False):
             # Thread-local mode: other threads, for example the one that saves, may call CUDA meanwhile.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
