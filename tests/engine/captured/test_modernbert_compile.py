@@ -44,6 +44,7 @@ jit.JITFunction.run = compile_only
 import tests.engine.fused.interpreted
 from transformers import ModernBertConfig, ModernBertForSequenceClassification
 from whet.engine.captured import modernbert
+from whet.engine.captured.modernbert_limits import why_not_fast
 
 modernbert.product_in_float32 = lambda gradient, x, into: None
 hidden, heads, inner, longest = json.loads(sys.argv[1])
@@ -52,7 +53,7 @@ config = ModernBertConfig(
     pad_token_id=0, global_attn_every_n_layers=2, classifier_pooling="mean",
 )
 model = ModernBertForSequenceClassification(config)
-assert not modernbert.why_not_fast(model)
+assert not why_not_fast(model)
 fast = modernbert.FastModernBert(model)
 for tokens in (64, 77):
     offsets = torch.tensor([0, tokens // 2, tokens], dtype=torch.int32)

@@ -9,64 +9,21 @@ next layers during the forward pass, and computes gradients of weights during th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, MutableSequence
+from collections.abc import MutableSequence
 from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from whet.engine.captured import modernbert_layers as layers
+from whet.engine.captured.modernbert_limits import FIRST_NORM, LAST_NORM, LOCAL, MATRICES, TABLE
 from whet.engine.fused.cuda.side_stream import SideStream
 from whet.engine.packed import Layout
 
-FULL, LOCAL = "full_attention", "sliding_attention"
-TABLE, FIRST_NORM, LAST_NORM = "embeddings.tok_embeddings.weight", "embeddings.norm.weight", "final_norm.weight"
-MATRICES = ("attn.Wqkv", "attn.Wo", "mlp.Wi", "mlp.Wo")
-
 Saved = MutableSequence[Any]
 """What the backward pass needs, in the order of the forward pass."""
-
-
-def why_not_fast(model: Any) -> str:
-    """Return why these layers do not compute exactly this model; empty if they do."""
-    from transformers import ModernBertForSequenceClassification
-
-    if type(model) is not ModernBertForSequenceClassification:
-        return f"{type(model).__name__} has no fused layers here"
-    return next(_obstacles(model), "")
-
-
-def _obstacles(model: Any) -> Iterator[str]:
-    config = model.config
-    if config.hidden_activation != "gelu":
-        yield f"its activation is {config.hidden_activation}"
-    width = config.hidden_size // config.num_attention_heads
-    if width not in layers.HEAD_WIDTHS:
-        yield f"its heads are {width} wide"
-    if config.attention_bias or config.mlp_bias or config.norm_bias:
-        yield "its layers have biases"
-    if config.classifier_pooling not in ("cls", "mean"):
-        yield f"its head reads the {config.classifier_pooling} of the tokens"
-    for kind in sorted(set(config.layer_types)):
-        if kind not in (FULL, LOCAL):
-            yield f"its attention is {kind}"
-        elif config.rope_parameters[kind]["rope_type"] != "default":
-            yield f"its rotary embeddings are {config.rope_parameters[kind]['rope_type']}"
-    encoder = model.model
-    rates = [module.p for module in encoder.modules() if isinstance(module, nn.Dropout)]
-    if any(rates) or any(layer.attn.attention_dropout for layer in encoder.layers):
-        yield "its encoder drops out"
-    if any(parameter.dtype != torch.float32 for parameter in model.parameters()):
-        yield "its weights are not all float32"
-    known = {TABLE, FIRST_NORM, LAST_NORM}
-    for index in range(len(encoder.layers)):
-        known |= {
-            f"layers.{index}.{name}.weight" for name in (*MATRICES, "mlp_norm", *(["attn_norm"] if index else []))
-        }
-    if known != {name for name, _ in encoder.named_parameters()}:
-        yield "its encoder has other weights than the library's"
 
 
 class FastModernBert:

@@ -11,8 +11,6 @@ from whet.engine.captured import modernbert_kernels as kernels
 from whet.engine.captured import rotary_attention_kernels as attention_kernels
 from whet.engine.packed import Layout
 
-HEAD_WIDTHS = (32, 64, 128)
-"""Head widths that a tile supports: its halves are turned against each other, and a product takes at least 16."""
 NORM_PROGRAMS = 224
 NORM_ELEMENTS = 4096
 """Elements of the rows that a program of a norm's backward pass holds at once."""
