@@ -14,7 +14,8 @@ from whet.config import TrainConfig
 from whet.data.tokens.batches import BatchOrder, pack
 from whet.data.tokens.table import Tokens
 from whet.distributed.group import DistributedContext
-from whet.engine.captured.network import CapturedNetwork, why_not_captured
+from whet.engine.captured.modernbert_limits import why_not_fast
+from whet.engine.captured.network import CapturedNetwork, ModernBertNetwork, why_not_captured
 from whet.engine.fused.architectures import why_not_fused
 from whet.engine.losses import Loss
 from whet.engine.network import Batch, Network
@@ -103,20 +104,29 @@ def _captured(
     optimizer: torch.optim.Optimizer | None,
     reason: str,
 ) -> tuple[Network, Stepper]:
-    from whet.engine.captured.stepper import CapturedStepper, shortest_batch
+    from whet.engine.captured.batches import Format, InARow, Rectangle, shortest_row
+    from whet.engine.captured.stepper import CapturedStepper
 
-    network = CapturedNetwork(model, hardware.device, reason)
-    shortest = 0
-    if order is not None and order.kind == "random":
-        shortest = shortest_batch(tokens.row_lengths, min(config.batch_size, order.batch_size // ranks.world))
+    rows = config.batch_size if order is None else min(config.batch_size, order.batch_size // ranks.world)
+    by_chance = order is not None and order.kind == "random"
+    if _modernbert_is_fused(model, hardware):
+        network: CapturedNetwork = ModernBertNetwork(model, hardware.device)
+        form: Format = InARow(short_batch_tokens(tokens.row_lengths, order, config.batch_size, ranks.world))
+    else:
+        network = CapturedNetwork(model, hardware.device, reason)
+        form = Rectangle(model.config, shortest_row(tokens.row_lengths, rows) if by_chance else 0)
     return network, CapturedStepper(
         network,
         _loss_of(network, loss),
         config,
         hardware,
         make_adamw(network.model, config) if optimizer is None else optimizer,
-        shortest=shortest,
+        form=form,
     )
+
+
+def _modernbert_is_fused(model: Any, hardware: Hardware) -> bool:
+    return hardware.device.type == "cuda" and not (why_not_fast(model) or _why_not_here(hardware))
 
 
 def _sharded(
@@ -145,6 +155,8 @@ def _stepper_settings(network: Network, loss: Loss, config: TrainConfig, hardwar
 def choose_network(model: Any, hardware: Hardware) -> Network:
     """Return the fastest network for prediction alone, without memory for gradients or moments."""
     keep_numbers_exact(model)
+    if _modernbert_is_fused(model, hardware):
+        return ModernBertNetwork(model, hardware.device)
     reason = why_not_fused(model) or _why_not_here(hardware)
     if reason:
         network = Network(model, hardware.device)

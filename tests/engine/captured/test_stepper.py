@@ -12,8 +12,9 @@ from tests.conftest import in_windows, random_tokens, small_model
 from tests.engine.captured.replaying import Replaying
 from whet.config import TrainConfig
 from whet.data.tokens.batches import BatchOrder
+from whet.engine.captured.batches import Rectangle
 from whet.engine.captured.network import CapturedNetwork
-from whet.engine.captured.stepper import CapturedStepper, bucket, shortest_batch
+from whet.engine.captured.stepper import CapturedStepper
 from whet.engine.dispatch import _loss_of
 from whet.engine.losses import Loss
 from whet.engine.network import Network, TokenBatches
@@ -68,6 +69,7 @@ class Training:
                 config,
                 HARDWARE,
                 optimizer,
+                form=Rectangle(model.config),
                 recorder=self.recorder,
             )
         else:
@@ -215,9 +217,3 @@ def test_a_process_without_rows_takes_the_step_too() -> None:
     training.stepper(0, training.feed, rows, rows[:0], 1e-3)
     assert sums == [2]  # the gradients and the loss
     assert training.stepper.window.steps == 1
-
-
-def test_lengths_have_few_sizes() -> None:
-    assert [bucket(length) for length in (1, 16, 17, 128, 129, 500, 1025)] == [16, 16, 32, 128, 160, 512, 1280]
-    lengths = np.arange(1, 101)
-    assert 60 < shortest_batch(lengths, 8) < 75

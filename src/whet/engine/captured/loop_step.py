@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whet.engine.captured.batches import padded_width
 from whet.engine.captured.graphed_step import GraphedStep, Records
 from whet.engine.captured.graphs import NotCapturable
-from whet.engine.captured.stepper import bucket
 from whet.models.families import position_shift
 from whet.utils.device import Hardware
 
@@ -109,8 +109,8 @@ class CapturedLoopStep:
         # Without a padding token, a decoder's head reads the last column.
         if "attention_mask" in batch and self.model.config.pad_token_id is not None:
             limit = getattr(self.model.config, "max_position_embeddings", None)
-            wide = bucket(width)
-            width = max(width, wide if limit is None else min(wide, limit - position_shift(self.model.config)))
+            limit = None if limit is None else limit - position_shift(self.model.config)
+            width = padded_width(width, width, limit)
         return tuple(
             (name, (value.shape[0], width) if name in PADDED else tuple(value.shape), value.dtype)
             for name, value in sorted(batch.items())

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-FUSED = Path(__file__).parents[4] / "src/whet/engine/fused/cuda"
+ENGINE = Path(__file__).parents[4] / "src/whet/engine"
+SOURCES = sorted(str(path.relative_to(ENGINE)) for path in ENGINE.rglob("*kernels.py"))
 
 
 def parsed(source: str) -> ast.Module:
-    return ast.parse((FUSED / source).read_text(encoding="utf-8"))
+    return ast.parse((ENGINE / source).read_text(encoding="utf-8"))
 
 
 def constants(module: ast.Module) -> dict[str, ast.expr]:
@@ -24,7 +25,7 @@ def jitted(module: ast.Module) -> dict[str, ast.FunctionDef]:
     return {each.name: each for each in functions if any("jit" in ast.unparse(one) for one in each.decorator_list)}
 
 
-@pytest.mark.parametrize("source", sorted(path.name for path in FUSED.glob("*kernels.py")))
+@pytest.mark.parametrize("source", SOURCES)
 def test_no_kernel_reads_a_constant_of_its_module(source: str) -> None:
     # Up to 3.6 Triton's key of a kernel has the constants of the functions that it calls if another kernel has called
     # them before. With kernels compiled on several threads that is chance: what was compiled is not found again.
@@ -37,7 +38,7 @@ def test_no_kernel_reads_a_constant_of_its_module(source: str) -> None:
 
 
 def test_dropout_numbers_as_many_places_as_a_row_may_have() -> None:
-    module = parsed("attention_kernels.py")
+    module = parsed("fused/cuda/attention_kernels.py")
     longest = constants(module)["LONGEST"]
     numbers = [node.value for node in ast.walk(jitted(module)["_staying"]) if isinstance(node, ast.Constant)]
     assert isinstance(longest, ast.Constant)

@@ -117,7 +117,7 @@ def norm_backward(
         value = tl.load(total + element, inside, 0.0).to(tl.float32)
         middle, scale = tl.load(mean + row, row < rows, 0.0), tl.load(rstd + row, row < rows, 0.0)
         normed = tl.where(inside, (value - middle[:, None]) * scale[:, None], 0.0)
-        result = _through_norm(gradient * weight, normed, scale, WIDTH)
+        result = through_norm(gradient * weight, normed, scale, WIDTH)
         tl.store(d_total + element, result, inside)
         if DROP:
             result = tl.where(kept(seed_at, key, element, rate), result * (1.0 / (1.0 - rate)), 0.0)
@@ -132,7 +132,7 @@ def norm_backward(
 
 
 @triton.jit
-def _through_norm(weighted, normed, scale, WIDTH: tl.constexpr):
+def through_norm(weighted, normed, scale, WIDTH: tl.constexpr):
     """The gradient of a norm's input, given the gradient of its output times gamma."""
     through = tl.sum(weighted * normed, 1) / WIDTH
     level = tl.sum(weighted, 1) / WIDTH
@@ -218,7 +218,7 @@ def embed_backward(
         value = tl.load(total + element, inside, 0.0)
         middle, scale = tl.load(mean + row, row < rows, 0.0), tl.load(rstd + row, row < rows, 0.0)
         normed = tl.where(inside, (value - middle[:, None]) * scale[:, None], 0.0)
-        tl.store(d_total + element, _through_norm(gradient * weight, normed, scale, WIDTH), inside)
+        tl.store(d_total + element, through_norm(gradient * weight, normed, scale, WIDTH), inside)
         for_gamma += tl.sum(gradient * normed, 0)
         for_beta += tl.sum(gradient, 0)
     at = partial + program * WIDTH + column
@@ -286,12 +286,12 @@ def sum_by_type(
 
 
 @triton.jit
-def _erf_gelu(x):
+def erf_gelu(x):
     return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
 
 
 @triton.jit
-def _erf_gelu_slope(x):
+def erf_gelu_slope(x):
     density = tl.exp(-0.5 * x * x) * 0.3989422804014327
     return 0.5 * (1.0 + tl.erf(x * 0.7071067811865476)) + x * density
 
@@ -312,7 +312,7 @@ def activate_forward(x, bias, y, elements, WIDTH: tl.constexpr, BLOCK: tl.conste
         inner = 0.7978845608028654 * (value + 0.044715 * value * value * value)
         result = 0.5 * value * (1.0 + _tanh(inner))
     else:
-        result = _erf_gelu(value)
+        result = erf_gelu(value)
     tl.store(y + element, result, inside)
 
 
@@ -342,7 +342,7 @@ def activate_backward(
         slope = 0.7978845608028654 * (1.0 + 3.0 * 0.044715 * value * value)
         slope = 0.5 * (1.0 + bent) + 0.5 * value * (1.0 - bent * bent) * slope
     else:
-        slope = _erf_gelu_slope(value)
+        slope = erf_gelu_slope(value)
     result = tl.load(d_y + element, inside, 0.0).to(tl.float32) * slope
     tl.store(d_x + element, result, inside)
     tl.store(partial + tl.program_id(0) * WIDTH + column, tl.sum(tl.where(inside, result, 0.0), 0), column < WIDTH)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,21 +18,16 @@ from whet.engine.fused.cuda.attention import (
     sums_of_short_attention,
 )
 from whet.engine.fused.cuda.layer_kernels import COLUMN_TILE, ROW_TILE
+from whet.engine.fused.cuda.side_stream import SideStream
 from whet.engine.fused.encoder import Inputs, Pair, weight_gradient
 from whet.engine.fused.parameters import FlatModel, Group
-from whet.utils.cuda_streams import stream_of
 from whet.utils.device import fixed_order
 
 aten = torch.ops.aten
 NORM_PROGRAMS, NORM_ROWS = 224, 4
 TYPE_TILE = 32
-BEHIND = 8
-"""How many operations the side stream may lag behind: less than two layers of five operations each."""
 REGIONS = 3
 """Regions of partial sums. A layer reuses the region of three layers before, whose sums are complete by then."""
-
-# torch has no type annotations for these.
-_cuda: Any = torch.cuda
 
 
 class CudaLayerOps:
@@ -52,10 +45,10 @@ class CudaLayerOps:
         self._jobs: list[tuple[int, int, int, int]] = []
         self._tables: dict[tuple[Any, ...], Tensor] = {}
         self._expected = (0, 0, 0)
-        self.side_stream = stream_of(self, device)
+        self._beside = SideStream(device)
         """Computes gradients of weights: the backward pass does not need them, and on few tokens it does not fill the
         device."""
-        self._being_read: deque[tuple[torch.cuda.Event, tuple[Tensor, ...]]] = deque()
+        self.side_stream = self._beside.stream
 
     def start(self, training: bool) -> None:
         self.training = training
@@ -98,7 +91,7 @@ class CudaLayerOps:
         wide = {"WIDTH": width, "BLOCK": _block(width), "ADD": add}
         order, starts, *_ = inputs.layout
         word = flat.gradient("embeddings.word_embeddings.weight")
-        self._run_on_side_stream(lambda: self._sum_by_place_and_type(flat, inputs, d_total, wide), d_total)
+        self._beside.run(lambda: self._sum_by_place_and_type(flat, inputs, d_total, wide), d_total)
         kernels.sum_by_word[(tokens,)](d_total, order, starts, inputs.ids, word, **wide)
 
     def _sum_by_place_and_type(self, flat: FlatModel, inputs: Inputs, d_total: Tensor, wide: dict[str, Any]) -> None:
@@ -261,20 +254,7 @@ class CudaLayerOps:
         return d_x, d_total
 
     def weight_gradient(self, gradient: Tensor, x: Tensor, into: Tensor, add: bool) -> None:
-        self._run_on_side_stream(lambda: weight_gradient(gradient, x, into, add), gradient, x)
-
-    def _run_on_side_stream(self, work: Callable[[], None], *read: Tensor) -> None:
-        """Run work on the side stream that nothing in the backward pass waits for."""
-        main = torch.cuda.current_stream()
-        self.side_stream.wait_stream(main)
-        with torch.cuda.stream(self.side_stream):
-            work()
-        done = _cuda.Event()
-        done.record(self.side_stream)
-        # The main stream may reuse this memory, so the tensors are kept until they have been read.
-        self._being_read.append((done, read))
-        if len(self._being_read) > BEHIND:
-            main.wait_event(self._being_read.popleft()[0])
+        self._beside.run(lambda: weight_gradient(gradient, x, into, add), gradient, x)
 
     def column_sums(self, x: Tensor, into: Tensor, add: bool) -> None:
         pointer, start, programs = self._expected
@@ -285,14 +265,13 @@ class CudaLayerOps:
         into.add_(x.sum(0, dtype=torch.float32)) if add else torch.sum(x, 0, dtype=torch.float32, out=into)
 
     def finish_layer(self) -> None:
-        self._run_on_side_stream(self._reduce_partial_sums)
+        self._beside.run(self._reduce_partial_sums)
         self._region = (self._region + 1) % REGIONS
         self._used = self._region * (self._partials.numel() // REGIONS)
 
     def finish_backward(self) -> None:
         self._reduce_partial_sums()
-        torch.cuda.current_stream().wait_stream(self.side_stream)
-        self._being_read.clear()
+        self._beside.join()
 
     def _reduce_partial_sums(self) -> None:
         """Add all deferred sums in one kernel."""
