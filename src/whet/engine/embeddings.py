@@ -13,6 +13,7 @@ from torch import Tensor
 
 from whet.data.tokens.pieces import Long
 from whet.data.tokens.table import TextTokenizer, Tokens
+from whet.engine.exact_attention import exact_attention
 from whet.engine.logits import Interrupt, compute_logits, tokens_per_batch
 from whet.engine.network import Batch, Network, Rows
 from whet.utils.arrays import Array
@@ -30,7 +31,8 @@ class MeanNetwork(Network):
         self._encoder = model.get_encoder() if paired else model.base_model
 
     def logits(self, batch: Batch) -> Tensor:
-        hidden = self._encoder(**batch.inputs)[0].float()
+        with exact_attention(self.model):
+            hidden = self._encoder(**batch.inputs)[0].float()
         mask = batch.inputs["attention_mask"][..., None].to(hidden.dtype)
         return (hidden * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)  # type: ignore[no-any-return]
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from whet.data.tokens.batches import BatchOrder, pack, pad
 from whet.data.tokens.table import Tokens
+from whet.engine.exact_attention import exact_attention
 from whet.engine.losses import Loss, has_pairs
 from whet.engine.packed import Layout, PackedModel, make_layout, why_not_packed
 from whet.engine.state_tensors import load_model_tensors
@@ -90,7 +91,8 @@ class Network:
     def logits(self, batch: Batch) -> Tensor:
         if self._packed is not None and batch.layout is not None:
             return self._packed(batch.inputs, batch.layout)
-        return self.model(**batch.inputs).logits  # type: ignore[no-any-return]
+        with exact_attention(self.model, first_token_only=True):
+            return self.model(**batch.inputs).logits  # type: ignore[no-any-return]
 
     def logits_and_features(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return logits and, for each row, the hidden state that the head reads."""

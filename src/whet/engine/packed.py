@@ -3,7 +3,8 @@
 transformers allows registering an attention function by name, so the model stays the library's own. Two things differ
 from a padded batch: attention must not cross rows, and the head must find the first token of each row. The attention
 function below does the first. A hook on the encoder's output, which keeps only the first tokens, does the second;
-every head of the families below reads nothing else.
+every head of the families below reads nothing else. Families with relative positions get both from
+`exact_attention`.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whet.models.families import PACKED_MODULES, position_shift
+from whet.engine.exact_attention import exact_attention, why_not_exact
+from whet.models.families import PACKED, PACKED_MODULES, RELATIVE, position_shift
 
 ATTENTION = "whet_packed"
 
+MPNET_PADDING = 1
+"""The padding token of MPNet's positions, whatever the configuration has."""
 GRID_GRAIN = 8
 """The length of the attention grid on the CPU is a multiple of this: oneDNN compiles and keeps code per shape."""
 
@@ -73,8 +77,14 @@ def make_layout(offsets: np.ndarray[Any, Any], device: torch.device, grain: int 
 def why_not_packed(model: Any) -> str:
     """Return why the model cannot be packed; empty if it can."""
     config = model.config
-    if config.model_type not in PACKED_MODULES:
+    if config.model_type not in PACKED:
         return f"{config.model_type} has no packed attention here"
+    if config.model_type in RELATIVE and (reason := why_not_exact(model)):
+        return reason
+    if getattr(config, "conv_kernel_size", 0) > 0:
+        return "its convolution reads the tokens beside each token"
+    if config.model_type == "mpnet" and config.pad_token_id != MPNET_PADDING:
+        return f"its padding token is {config.pad_token_id}, and MPNet counts positions by the token {MPNET_PADDING}"
     if getattr(config, "classifier_pooling", "cls") != "cls":
         return f"its head reads the {config.classifier_pooling} of all tokens"
     if getattr(config, "is_decoder", False):
@@ -93,13 +103,18 @@ class PackedModel:
         AttentionInterface.register(ATTENTION, packed_attention)
         self.model = model
         self.shift = position_shift(model.config)
+        self.relative = model.config.model_type in RELATIVE
+        if self.relative:  # the encoder gives the first tokens by itself
+            return
         encoder = getattr(model.base_model, PACKED_MODULES[model.config.model_type])
         if keep_first_tokens not in encoder._forward_hooks.values():  # only once, however often the model is wrapped
             encoder.register_forward_hook(keep_first_tokens)
 
     def __call__(self, inputs: dict[str, Tensor], layout: Layout) -> Tensor:
         """Return the logits of each row."""
-        with _using(self.model.config, layout):
+        if self.relative:  # without a mask these models look for padding on the host
+            inputs = inputs | {"attention_mask": torch.ones_like(inputs["input_ids"])}
+        with _using(self.model.config, layout), exact_attention(self.model, layout):
             return self.model(**inputs).logits  # type: ignore[no-any-return]
 
 

@@ -18,7 +18,7 @@ from whet.data.tokens.from_dataset import HELD, LABELS, Unrepresentable, from_ro
 from whet.data.tokens.table import Tokens
 from whet.engine.given import fusable, why_not_adamw, why_not_model
 from whet.huggingface.wrappers import PaddingCollator
-from whet.models.families import PACKED_MODULES, position_shift
+from whet.models.families import PACKED, position_shift
 from whet.task import task_of
 
 Stock = transformers.Trainer
@@ -170,7 +170,7 @@ def _of_scale(trainer: Any) -> str:
     if args.gradient_accumulation_steps * args.world_size == 1:
         return ""
     names = inspect.unwrap(type(model).forward).__code__.co_names
-    if model.config.model_type not in PACKED_MODULES or "loss_function" in names:
+    if model.config.model_type not in PACKED or "loss_function" in names:
         return f"how {type(model).__name__} scales its loss over micro-batches is not known"
     return ""
 

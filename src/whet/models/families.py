@@ -76,7 +76,11 @@ PACKED_MODULES = {
     **{name: family.layers.split(".")[0] for name, family in FAMILIES.items()},
     "modernbert": "final_norm",
 }
-"""The module whose output is the last hidden state, for each family that runs without padding."""
+"""The module whose output is the last hidden state, for each family whose attention is registered by name."""
+RELATIVE = frozenset({"deberta-v2", "mpnet"})
+"""Families whose attention has relative positions, which `engine.exact_attention` computes."""
+PACKED = RELATIVE | PACKED_MODULES.keys()
+"""Families that run without padding."""
 SHIFTED_POSITIONS = frozenset({*(name for name, family in FAMILIES.items() if family.shifted), "mpnet"})
 
 
