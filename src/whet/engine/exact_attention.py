@@ -267,9 +267,7 @@ def _deberta_attention(
     if expansion is not None:
         pos_key, pos_query = (part if part is None else expansion(part) for part in (pos_key, pos_query))
     compute = Attend.apply if query_states is None else attend_from_first
-    result = compute(
-        query, key, self.value_proj(hidden), pos_key, pos_query, None, grid, scale, _rate(self.dropout)
-    )
+    result = compute(query, key, self.value_proj(hidden), pos_key, pos_query, None, grid, scale, _rate(self.dropout))
     return result.view(*(hidden_states if query_states is None else query_states).shape[:-1], -1), None
 
 

@@ -187,7 +187,11 @@ class Attend(torch.autograd.Function):
             d_scores = torch.ops.aten._softmax_backward_data(d_shares, shares, -1, shares.dtype)
             d_queries, d_pos_key = _through(d_scores, queries, keys, pos_key, grid, scale)
             d_keys, d_pos_query = _through(d_scores.mT, keys, queries, pos_query, grid, scale)
-            d_bias = d_scores.view(grid.heads, grid.rows, grid.length, -1).sum(1, dtype=torch.float32) if ctx.has_bias else None
+            d_bias = (
+                d_scores.view(grid.heads, grid.rows, grid.length, -1).sum(1, dtype=torch.float32)
+                if ctx.has_bias
+                else None
+            )
         return (
             _off_grid(d_queries, grid.query_places, grid),
             _off_grid(d_keys, grid.key_places, grid),

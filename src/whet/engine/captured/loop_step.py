@@ -15,6 +15,7 @@ from torch import Tensor
 from whet.engine.captured.batches import padded_width
 from whet.engine.captured.graphed_step import GraphedStep, Records
 from whet.engine.captured.graphs import NotCapturable
+from whet.engine.exact_attention import exact_attention
 from whet.models.families import position_shift
 from whet.utils.device import Hardware
 
@@ -93,7 +94,8 @@ class CapturedLoopStep:
 
     def _loss(self, key: Key) -> Tensor:
         static = self._batches[key]
-        outputs = self.model(**static)
+        with exact_attention(self.model):
+            outputs = self.model(**static)
         loss: Tensor = outputs["loss"] if isinstance(outputs, Mapping) else outputs[0]
         self._losses[key].copy_(loss.detach())
         return loss if self.whole else loss * len(static["labels"])
