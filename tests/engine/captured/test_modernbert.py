@@ -77,6 +77,11 @@ _, twice = step() if asked["twice"] else (logits, found)
 with torch.no_grad():
     predicted = fast(ids, layout, training=False)[: len(rows)]
 
+try:
+    fast.features(ids, SimpleNamespace(offsets=offsets, longest=1025))
+except ValueError as error:
+    refused = str(error)
+
 
 def cosine(one, other):
     return float(F.cosine_similarity(one.flatten().double(), other.flatten().double(), 0))
@@ -91,6 +96,7 @@ print(json.dumps({
     "cosine": cosine(*together),
     "length": float(together[1].norm() / together[0].norm()),
     "cosines": {name: cosine(slopes[name], found[name]) for name in trained},
+    "refused": refused,
     "same bits": all(torch.equal(twice[name], found[name]) for name in trained),
     "same prediction": torch.equal(predicted, logits),
 }))
@@ -132,6 +138,7 @@ def check(found: dict[str, Any]) -> None:
     assert min(found["cosines"].values()) > 0.998, found
     assert found["same bits"]
     assert found["same prediction"]
+    assert found["refused"] == "A row of 1025 tokens is too long for 1024 places; truncate it."
 
 
 @on_each_device

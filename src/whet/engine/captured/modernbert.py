@@ -22,6 +22,8 @@ from whet.engine.captured.modernbert_limits import FIRST_NORM, LAST_NORM, LOCAL,
 from whet.engine.fused.cuda.side_stream import SideStream
 from whet.engine.packed import Layout
 
+PLACES_GRAIN = 1024
+
 Saved = MutableSequence[Any]
 """What the backward pass needs, in the order of the forward pass."""
 
@@ -44,7 +46,9 @@ class FastModernBert:
             for name, weight in self.weights.items()
             if name.endswith(tuple(f"{matrix}.weight" for matrix in MATRICES))
         }
-        self._turns = {kind: _turns(encoder.rotary_emb, kind, config, self.device) for kind in set(self.kinds)}
+        self.places = -(-config.max_position_embeddings // PLACES_GRAIN) * PLACES_GRAIN
+        """The most tokens of a row. It is rounded up, because the longest row of a batch may be, too."""
+        self._turns = {kind: _turns(encoder.rotary_emb, kind, self.places, self.device) for kind in set(self.kinds)}
         self._beside = SideStream(self.device)
 
     def __call__(self, ids: Tensor, layout: Layout, *, training: bool) -> Tensor:
@@ -57,6 +61,8 @@ class FastModernBert:
         `ids` are the tokens of all rows, one row after another, int64; of the layout only `offsets` and `longest` are
         read. Tokens after the last row belong to nobody and get no gradient; rows without tokens are zeros.
         """
+        if layout.longest > self.places:  # a kernel would read behind the table
+            raise ValueError(f"A row of {layout.longest} tokens is too long for {self.places} places; truncate it.")
         if torch.is_grad_enabled():
             return _Encode.apply(self, ids, layout, *self.weights.values())  # type: ignore[no-untyped-call,no-any-return]
         return self.encode(ids, layout, deque(maxlen=0))
@@ -170,9 +176,9 @@ def product_in_float32(gradient: Tensor, x: Tensor, into: Tensor) -> None:
     torch.mm(gradient.t(), x, out_dtype=torch.float32, out=into)
 
 
-def _turns(rotary: Any, kind: str, config: Any, device: torch.device) -> tuple[Tensor, Tensor]:
+def _turns(rotary: Any, kind: str, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the cosines and sines of each place, [places, half of a head's width]."""
-    places = torch.arange(config.max_position_embeddings, dtype=torch.float32, device=device)
+    places = torch.arange(count, dtype=torch.float32, device=device)
     angles = places[:, None] * getattr(rotary, f"{kind}_inv_freq").to(device=device, dtype=torch.float32)[None, :]
     return angles.cos(), angles.sin()
 
