@@ -129,6 +129,11 @@ class Expand(torch.autograd.Function):
         return one_hot.t().to(gradient.dtype) @ gradient, None, None
 
 
+def kept_factor(rate: float) -> float:
+    """Return by how much dropout scales up what it keeps."""
+    return 1 / (1 - rate) if rate < 1 else 0.0
+
+
 def drop_out(shares: Tensor, rate: float) -> tuple[Tensor, Tensor | None]:
     """Return the shares that are kept, not scaled up, and a mask of 0 and 1; None without dropout."""
     if not rate:
@@ -167,7 +172,7 @@ class Attend(torch.autograd.Function):
             kept, dropped = drop_out(shares, rate)
             result = torch.bmm(kept, values)
             if dropped is not None:
-                result *= 1 / (1 - rate)
+                result *= kept_factor(rate)
         ctx.save_for_backward(queries, keys, values, pos_key, pos_query, shares, kept, dropped)
         ctx.grid, ctx.scale, ctx.rate, ctx.has_bias = grid, scale, rate, bias is not None
         return _off_grid(result, grid.query_places, grid)
@@ -179,7 +184,7 @@ class Attend(torch.autograd.Function):
         with torch.autocast(gradient.device.type, enabled=False):
             d_result = _gradient_onto_grid(gradient, grid)
             if dropped is not None:
-                d_result *= 1 / (1 - ctx.rate)
+                d_result *= kept_factor(ctx.rate)
             d_values = torch.bmm(kept.mT, d_result)
             d_shares = torch.bmm(d_result, values.mT)
             if dropped is not None:
@@ -187,7 +192,11 @@ class Attend(torch.autograd.Function):
             d_scores = torch.ops.aten._softmax_backward_data(d_shares, shares, -1, shares.dtype)
             d_queries, d_pos_key = _through(d_scores, queries, keys, pos_key, grid, scale)
             d_keys, d_pos_query = _through(d_scores.mT, keys, queries, pos_query, grid, scale)
-            d_bias = d_scores.view(grid.heads, grid.rows, grid.length, -1).sum(1, dtype=torch.float32) if ctx.has_bias else None
+            d_bias = (
+                d_scores.view(grid.heads, grid.rows, grid.length, -1).sum(1, dtype=torch.float32)
+                if ctx.has_bias
+                else None
+            )
         return (
             _off_grid(d_queries, grid.query_places, grid),
             _off_grid(d_keys, grid.key_places, grid),
