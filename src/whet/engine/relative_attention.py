@@ -280,10 +280,11 @@ def _position_scores(
         terms.append(pairs_of(_by_distance(keys, pos_query, grid)).mT)
     if bias is not None:
         terms.append(bias.to(queries.dtype)[:, None])
-    scores = queries.new_zeros(shape) if len(terms) != 2 else torch.add(*terms, out=queries.new_empty(shape))
-    if len(terms) == 1:
-        scores.copy_(terms[0])
-    scores.masked_fill_(grid.masked, lowest(scores.dtype))
+    if len(terms) == 2:
+        scores = torch.add(*terms, out=queries.new_empty(shape)).masked_fill_(grid.masked, lowest(queries.dtype))
+    else:
+        term = terms[0] if terms else queries.new_zeros(())
+        scores = torch.where(grid.masked, lowest(queries.dtype), term.expand(shape)).contiguous()
     return scores.view(grid.groups, grid.length, grid.length)
 
 
