@@ -28,6 +28,22 @@ OTHERS = "make slow, pytest -m gpu, pytest -m network"
 FAMILIES = ("bert", "roberta", "distilbert", "electra", "modernbert")
 
 
+RELATIVE: dict[str, dict[str, Any]] = {
+    "deberta-v2": {
+        "relative_attention": True,
+        "position_buckets": 16,
+        "norm_rel_ebd": "layer_norm",
+        "share_att_key": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_biased_input": False,
+        "type_vocab_size": 0,
+        "layer_norm_eps": 1e-7,
+    },
+    "mpnet": {"pad_token_id": 1},
+}
+"""What families with relative positions have of their own, as published but smaller."""
+
+
 def pytest_report_header() -> str:
     """Which instruction sets the engine sees: what is tested goes by them."""
     from whet.utils.device import instruction_sets
@@ -58,9 +74,16 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 
 def small_model(
-    family: str = "bert", *, labels: int = 2, dropout: float = 0.0, layers: int = 2, width: int = 32, seed: int = 0
+    family: str = "bert",
+    *,
+    labels: int = 2,
+    dropout: float = 0.0,
+    layers: int = 2,
+    width: int = 32,
+    seed: int = 0,
+    **settings: Any,
 ) -> Any:
-    """A classifier of this family with random weights."""
+    """A classifier of this family with random weights; `settings` replace some of its configuration."""
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
@@ -84,13 +107,15 @@ def small_model(
         sizes |= {"max_position_embeddings": 66}
     if family in ("bert", "roberta", "electra"):
         sizes |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    if family in RELATIVE:
+        sizes |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout, **RELATIVE[family]}
     if family == "electra":
         sizes |= {"embedding_size": width}
     if family == "modernbert":
         sizes |= {"local_attention": 8, "global_attn_every_n_layers": 2, "classifier_pooling": "cls"}
         sizes |= {"cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2}
     torch.manual_seed(seed)
-    config = AutoConfig.for_model(family, **sizes)
+    config = AutoConfig.for_model(family, **{**sizes, **settings})
     return AutoModelForSequenceClassification.from_config(config)
 
 

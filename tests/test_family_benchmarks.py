@@ -48,6 +48,7 @@ def loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module(name)
 
 
+PATHS = {"DeBERTa-v3-base": "packed", "MPNet-base": "packed"}
 FAMILIES = (
     "BERT-base",
     "DistilBERT",
@@ -81,7 +82,7 @@ def test_no_family_is_forgotten_here(models: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_is_timed_with_path_reason_and_memory(config: Config, tmp_path: Path) -> None:
+def test_every_family_is_timed_with_path_reason_and_memory(family: str, config: Config, tmp_path: Path) -> None:
     for make in (lambda: contenders.whet_trainer(config, WHET, str(tmp_path)), lambda: loops.loop(config, WHET)):
         answers = make()
         assert answers["turn"](1) > 0
@@ -89,6 +90,7 @@ def test_every_family_is_timed_with_path_reason_and_memory(config: Config, tmp_p
         assert np.isfinite(answers["losses"]()).all()
         path, why = answers["path"](), answers["why"]()
         assert path == "fused" or why, path
+        assert path == PATHS.get(family, path)
         assert "(" not in path
         assert answers["preparing"]() >= 0
 

@@ -23,6 +23,8 @@ class Task:
         return len(self.labels) or 1
 
 
+SOFT_LABELS = ("deberta", "deberta-v2")
+"""Models whose own forward takes several numbers a row as the shares of classes, unless it is told the problem type."""
 PROBLEM_TYPES = {
     "binary": "single_label_classification",
     "multiclass": "single_label_classification",
@@ -46,6 +48,11 @@ def saved_task(config: Any) -> Task:
     return Task("binary" if len(labels) == 2 else "multiclass", labels)
 
 
+def notes_problem_type(config: Any) -> bool:
+    """Return whether the model's own forward notes the kind of the labels in its configuration."""
+    return getattr(config, "model_type", "") not in SOFT_LABELS
+
+
 def task_of(config: Any, labels: Any) -> Task | None:
     """Return the task as the library's models choose it: by problem_type, else by the labels; None for others."""
     outputs = getattr(config, "num_labels", None)
@@ -54,6 +61,8 @@ def task_of(config: Any, labels: Any) -> Task | None:
     problem = getattr(config, "problem_type", None)
     if problem is None:
         whole = labels is None or (labels.ndim == 1 and labels.dtype.kind in "iu")
+        if outputs > 1 and not whole and not notes_problem_type(config):
+            return None
         problem = "regression" if outputs == 1 else f"{'single' if whole else 'multi'}_label_classification"
     if problem == "regression":
         return Task("regression", ()) if outputs == 1 else None

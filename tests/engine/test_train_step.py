@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import FAMILIES, small_model
+from tests.conftest import FAMILIES, RELATIVE, small_model
 from tests.engine.own_loop import PlainLoop, assert_same, make_batches, on_the_left, optimizer_and_schedule
 from tests.huggingface.made import weights
 from whet import TrainStep
@@ -31,7 +31,8 @@ def test_a_step_is_the_plain_loops_step(kind: str) -> None:
     assert_same(model, other)
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "bert"])
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # importing DeBERTa
+@pytest.mark.parametrize("family", [*(family for family in FAMILIES if family != "bert"), *RELATIVE])
 def test_every_family_learns_the_same(family: str) -> None:
     model = small_model(family)
     other, batches = copy.deepcopy(model), make_batches(2)
@@ -42,6 +43,18 @@ def test_every_family_learns_the_same(family: str) -> None:
     expected = plain_loop(other, [[batch] for batch in batches], clip=1.0)
     step = TrainStep(model, *optimizer_and_schedule(model), precision="float32")
     assert [float(step(batch)) for batch in batches] == pytest.approx(expected, rel=1e-5)
+    assert step.path.startswith(("fused", "packed"))
+    assert model.config.problem_type == other.config.problem_type
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # importing DeBERTa
+def test_what_deberta_takes_for_shares_of_classes_is_left_to_it() -> None:
+    batches, model = make_batches(2, kind="multilabel"), small_model("deberta-v2")
+    other = copy.deepcopy(model)
+    expected = plain_loop(other, [[batch] for batch in batches], clip=1.0)
+    step = TrainStep(model, *optimizer_and_schedule(model), precision="float32")
+    assert [float(step(batch)) for batch in batches] == pytest.approx(expected, rel=1e-5)
+    assert step.path == "plain (the labels are not of the model's kind)"
 
 
 def test_accumulation_is_the_mean_over_all_rows_even_of_unequal_batches() -> None:

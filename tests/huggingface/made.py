@@ -39,12 +39,12 @@ def make_rows(rows: int = 24, *, seed: int = 0, kind: str = "binary", longest: i
     return datasets.Dataset.from_list(table)
 
 
-def padding_tokenizer() -> Any:
+def padding_tokenizer(pad_id: int = 0) -> Any:
     """What pads, and knows two tokens."""
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
-    backend = Tokenizer(models.WordLevel({"[PAD]": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    backend = Tokenizer(models.WordLevel({"[PAD]": pad_id, "[UNK]": 1 - pad_id}, unk_token="[UNK]"))
     names = ["input_ids", "token_type_ids", "attention_mask"]
     return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", model_input_names=names)
 

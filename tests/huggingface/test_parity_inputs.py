@@ -167,6 +167,10 @@ THINGS: dict[str, Use] = {
     "distilbert with a column of types": Use(FUSED, {}, model=of_family("distilbert")),
     "electra": Use(FUSED, GROUPS, both(plain), of_family("electra")),
     "modernbert": Use(PACKED, GROUPS, both(plain), of_family("modernbert")),
+    "deberta-v2": Use(PACKED, GROUPS, model=of_family("deberta-v2")),
+    "mpnet": Use(
+        PACKED, GROUPS, lambda: {**both(plain)(), "processing_class": padding_tokenizer(1)}, of_family("mpnet")
+    ),
     "rates by layer": Use("stock (the optimizer's groups differ", {}, lambda: {"optimizers": two_rates}),
     "compute_loss_func": Use("stock (compute_loss_func is given)", GROUPS, lambda: {"compute_loss_func": doubled}),
     "a hook on the model": Use("stock (the model has hooks)", EVERY_TWO, model=hooked),
@@ -211,6 +215,7 @@ def multi(problem: str) -> Any:
     return model
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # importing DeBERTa
 @pytest.mark.parametrize("name", list(THINGS))
 def test_data_models_and_optimizers_are_taken_as_in_the_library(name: str, tmp_path: Path) -> None:
     compare(THINGS[name], tmp_path)

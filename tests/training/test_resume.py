@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import small_model
 from whet.api import Run
 from whet.config import make_config
 from whet.errors import ArtifactError, Interrupted, UsageError
@@ -23,14 +24,17 @@ Hear = Callable[[Any], None]
 
 
 both_paths = pytest.mark.parametrize("model", [16, 64], indirect=True, ids=["general", "fused"])
+every_path = pytest.mark.parametrize("model", [16, 64, "deberta-v2", "mpnet"], indirect=True)
 """A model for each of the engine's ways to compute on a CPU."""
 
 
 @pytest.fixture(scope="module")
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    width = getattr(request, "param", 16)
-    folder = tmp_path_factory.mktemp("model") / str(width)
-    write_model(folder, width)
+    kind = getattr(request, "param", 16)
+    folder = tmp_path_factory.mktemp("model") / str(kind)
+    write_model(folder, 16 if isinstance(kind, str) else kind)
+    if isinstance(kind, str):
+        small_model(kind, dropout=0.1, layers=1, width=16).save_pretrained(folder)
     return folder
 
 
@@ -145,7 +149,8 @@ def test_a_signal_during_an_evaluation_leaves_it_for_later(
     assert differences(expected, run_contents(train().path)) == []
 
 
-@both_paths
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # importing DeBERTa
+@every_path
 def test_a_signal_right_after_the_best_evaluation_keeps_it_the_best(train: Trainer, expected: dict[str, Any]) -> None:
     best = next(r for r in expected["records"] if r["kind"] == "evaluation" and r["best"])
     train.interrupted(hear=when(Evaluation, best["step"], split="validation"))

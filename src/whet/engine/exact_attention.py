@@ -57,9 +57,9 @@ def why_not_exact(model: Any) -> str:
 
 
 def encoder_of(model: Any) -> Any:
-    """Return the encoder of a model, also inside an adapter of peft."""
+    """Return the encoder of a model, also inside an adapter of peft; None if it has none."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return inner.base_model.encoder
+    return getattr(inner.base_model, "encoder", None)
 
 
 @contextmanager
@@ -261,12 +261,12 @@ def _deberta_attention(
     grid, expansion = attention_mask.grid, attention_mask.expansion
     hidden = hidden_states.reshape(-1, hidden_states.shape[-1])
     queries = hidden if query_states is None else query_states
+    compute: Callable[..., Tensor] = Attend.apply if query_states is None else attend_from_first
     terms = [kind for kind in ("c2p", "p2c") if kind in self.pos_att_type]
     scale = (self.attention_head_size * (1 + len(terms))) ** -0.5
     query, key, pos_key, pos_query = _deberta_projections(self, queries, hidden, rel_embeddings, terms)
     if expansion is not None:
         pos_key, pos_query = (part if part is None else expansion(part) for part in (pos_key, pos_query))
-    compute = Attend.apply if query_states is None else attend_from_first
     result = compute(query, key, self.value_proj(hidden), pos_key, pos_query, None, grid, scale, _rate(self.dropout))
     return result.view(*(hidden_states if query_states is None else query_states).shape[:-1], -1), None
 
@@ -351,13 +351,13 @@ def _mpnet_attention(
     """Replace `MPNetAttention`: its residual is that of the tokens that are asked for."""
     grid, inner = attention_mask.grid, self.attn
     hidden = hidden_states.reshape(-1, hidden_states.shape[-1])
-    queries, compute, shape = hidden, Attend.apply, hidden_states.shape
-    if attention_mask.from_first:
-        queries, compute = _first_tokens(hidden, grid), attend_from_first
-        shape = (grid.rows, 1, shape[-1])
+    from_first = attention_mask.from_first
+    queries = _first_tokens(hidden, grid) if from_first else hidden
+    compute: Callable[..., Tensor] = attend_from_first if from_first else Attend.apply
     scale, rate = inner.attention_head_size**-0.5, _rate(inner.dropout)
     result = compute(inner.q(queries), inner.k(hidden), inner.v(hidden), None, None, position_bias, grid, scale, rate)
-    return (self.LayerNorm(self.dropout(inner.o(result)) + queries).view(shape),)
+    output: Tensor = self.LayerNorm(self.dropout(inner.o(result)) + queries)
+    return (output[:, None] if from_first else output.view_as(hidden_states),)
 
 
 _FORWARDS = {

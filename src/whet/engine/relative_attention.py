@@ -129,6 +129,11 @@ class Expand(torch.autograd.Function):
         return one_hot.t().to(gradient.dtype) @ gradient, None, None
 
 
+def kept_factor(rate: float) -> float:
+    """Return by how much dropout scales up what it keeps."""
+    return 1 / (1 - rate) if rate < 1 else 0.0
+
+
 def drop_out(shares: Tensor, rate: float) -> tuple[Tensor, Tensor | None]:
     """Return the shares that are kept, not scaled up, and a mask of 0 and 1; None without dropout."""
     if not rate:
@@ -167,7 +172,7 @@ class Attend(torch.autograd.Function):
             kept, dropped = drop_out(shares, rate)
             result = torch.bmm(kept, values)
             if dropped is not None:
-                result *= 1 / (1 - rate)
+                result *= kept_factor(rate)
         ctx.save_for_backward(queries, keys, values, pos_key, pos_query, shares, kept, dropped)
         ctx.grid, ctx.scale, ctx.rate, ctx.has_bias = grid, scale, rate, bias is not None
         return _off_grid(result, grid.query_places, grid)
@@ -179,7 +184,7 @@ class Attend(torch.autograd.Function):
         with torch.autocast(gradient.device.type, enabled=False):
             d_result = _gradient_onto_grid(gradient, grid)
             if dropped is not None:
-                d_result *= 1 / (1 - ctx.rate)
+                d_result *= kept_factor(ctx.rate)
             d_values = torch.bmm(kept.mT, d_result)
             d_shares = torch.bmm(d_result, values.mT)
             if dropped is not None:
@@ -275,10 +280,11 @@ def _position_scores(
         terms.append(pairs_of(_by_distance(keys, pos_query, grid)).mT)
     if bias is not None:
         terms.append(bias.to(queries.dtype)[:, None])
-    scores = queries.new_zeros(shape) if len(terms) != 2 else torch.add(*terms, out=queries.new_empty(shape))
-    if len(terms) == 1:
-        scores.copy_(terms[0])
-    scores.masked_fill_(grid.masked, lowest(scores.dtype))
+    if len(terms) == 2:
+        scores = torch.add(*terms, out=queries.new_empty(shape)).masked_fill_(grid.masked, lowest(queries.dtype))
+    else:
+        term = terms[0] if terms else queries.new_zeros(())
+        scores = torch.where(grid.masked, lowest(queries.dtype), term.expand(shape)).contiguous()
     return scores.view(grid.groups, grid.length, grid.length)
 
 

@@ -20,8 +20,8 @@ from whet.engine.losses import Loss
 from whet.engine.network import Network
 from whet.engine.notices import notice
 from whet.errors import UsageError
-from whet.models.families import position_shift
-from whet.task import PROBLEM_TYPES, labels_fit, task_of
+from whet.models.families import position_shift, token_types
+from whet.task import PROBLEM_TYPES, labels_fit, notes_problem_type, task_of
 from whet.utils.device import choose_hardware, precision
 
 PACKABLE = {"input_ids", "attention_mask", "token_type_ids", "labels"}
@@ -177,7 +177,7 @@ class TrainStep:
     def _loss_of(self, tokens: Tokens) -> Loss:
         task = task_of(self.model.config, tokens.labels)
         assert task is not None
-        if self.model.config.problem_type is None:
+        if self.model.config.problem_type is None and notes_problem_type(self.model.config):
             self.model.config.problem_type = PROBLEM_TYPES[task.kind]  # the model's own forward notes it down, too
         return Loss(task)
 
@@ -312,8 +312,8 @@ class TrainStep:
             return "a token is none of the model's"
         if shift and (tokens.ids == config.pad_token_id).any():
             return "a row has the padding token inside"
-        kinds = getattr(config, "type_vocab_size", None) or 1
-        if tokens.types is not None and (tokens.types.min() < 0 or tokens.types.max() >= kinds):
+        kinds = token_types(config)
+        if tokens.types is not None and kinds and (tokens.types.min() < 0 or tokens.types.max() >= kinds):
             return "a token type is none of the model's"
         task = task_of(config, tokens.labels)
         if task is None or tokens.labels is None or not labels_fit(tokens.labels, task):

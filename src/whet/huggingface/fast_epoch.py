@@ -23,7 +23,7 @@ from whet.errors import Diverged
 from whet.huggingface.checkpoints import read_notes
 from whet.huggingface.fast_evaluation import draw_as_a_loader, hardware_of, loss_of, own_randomness
 from whet.huggingface.fast_path import padded_width, plain_optimizer, table_of, users
-from whet.task import PROBLEM_TYPES
+from whet.task import PROBLEM_TYPES, notes_problem_type
 from whet.training.loop import step_within_memory
 
 NOWHERE = "/nonexistent/whet-hand-over"
@@ -46,7 +46,7 @@ class Fast:
         tokens, config = self.table.tokens, trainer.model.config
         self.optimizer, self.hardware = plain_optimizer(trainer), hardware_of(trainer)
         self.loss = loss_of(trainer, tokens)
-        if config.problem_type is None and trainer.label_smoother is None:
+        if config.problem_type is None and trainer.label_smoother is None and notes_problem_type(config):
             config.problem_type = PROBLEM_TYPES[self.loss.task.kind]  # the model's own forward notes it too
         callbacks = trainer.callback_handler.callbacks
         self.observed, self.told = users(callbacks, *STEP_EVENTS), users(callbacks, *RARE_EVENTS)

@@ -18,7 +18,7 @@ from whet.data.tokens.from_dataset import HELD, LABELS, Unrepresentable, from_ro
 from whet.data.tokens.table import Tokens
 from whet.engine.given import fusable, why_not_adamw, why_not_model
 from whet.huggingface.wrappers import PaddingCollator
-from whet.models.families import PACKED, position_shift
+from whet.models.families import PACKED, position_shift, token_types
 from whet.task import task_of
 
 Stock = transformers.Trainer
@@ -304,8 +304,8 @@ def _of_tokens(config: Any, table: Table) -> str:
         return "a token is none of the model's"
     if config.pad_token_id is not None and bool((tokens.ids == config.pad_token_id).any()):
         return "a row has the padding token inside"
-    types = tokens.types
-    if types is not None and len(types) and types.max() >= (getattr(config, "type_vocab_size", None) or 1):
+    types, kinds = tokens.types, token_types(config)
+    if types is not None and len(types) and kinds and types.max() >= kinds:
         return "a token type is none of the model's"
     return ""
 

@@ -87,3 +87,10 @@ SHIFTED_POSITIONS = frozenset({*(name for name, family in FAMILIES.items() if fa
 def position_shift(config: Any) -> int:
     """Return the position of a row's first token: some families count from the padding token's id on."""
     return config.pad_token_id + 1 if config.model_type in SHIFTED_POSITIONS else 0
+
+
+def token_types(config: Any) -> int:
+    """Return how many types of tokens the model tells apart; 0 if it takes any, and reads none."""
+    if config.model_type in RELATIVE:
+        return int(getattr(config, "type_vocab_size", 0))
+    return getattr(config, "type_vocab_size", None) or 1
