@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from whet.config import LoraConfig, ModelConfig
 from whet.data.tokens.pieces import Long
 from whet.errors import ArtifactError, EnvironmentFault, WhetError
-from whet.models.decoders import pad_on_the_right, reads_last_token, take_padding_token
+from whet.models.decoders import pad_on_the_right, take_padding_token
 from whet.models.families import SHIFTED_POSITIONS
 from whet.models.lora import add_adapters, frozen_checksum, frozen_count
 from whet.models.pooling import has_mean_layer, refuse_frozen_mean_layer, set_pooling
@@ -165,8 +165,6 @@ def load_model(name: str, task: Task, config: ModelConfig, *, seed: int, lora: L
         if adapts:
             refuse_frozen_mean_layer(model.config, config.pooling)
         set_pooling(model, config.pooling)
-    if reads_last_token(type(model)):
-        pad_on_the_right(model, load_tokenizer(name, config))
     mark_long(model.config, config.long)
     description = _describe(name, model, info)
     if lora is None or not adapts:

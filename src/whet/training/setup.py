@@ -245,6 +245,7 @@ def make_job(
     from whet.engine.losses import Loss, balanced_weights
     from whet.engine.network import TokenBatches
     from whet.engine.optimizer import learning_rate
+    from whet.models.decoders import pad_on_the_right
     from whet.models.pretrained import without_dropout
     from whet.training.plan import State
     from whet.utils.device import choose_hardware
@@ -254,6 +255,7 @@ def make_job(
     hardware = choose_hardware(train.device, train.precision)
     loaded = (model or BackgroundModelLoader(config, task)).loaded()
     echo(f"Model: {loaded.description}.")
+    pad_on_the_right(loaded.model, prepared.tokenizer)
     classifier = loaded.model if dropout else without_dropout(loaded.model)
     labels = prepared.labels("train")
     assert labels is not None
