@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 from transformers import AutoModel, pipeline
 
 from tests.decoder_models import write_decoder
+from tests.test_processes import curve, start
+from tests.test_processes import finished as finished_process
 from tests.training.test_records_after_a_kill import Run
 from whet.cli import main
 from whet.config import Config, make_config
@@ -66,9 +68,11 @@ def test_only_adapters_and_head_have_changed(finished: AdaptedRun, home: Path) -
     shipped = load_file(finished.run / "model" / "model.safetensors")
     encoder = {name.partition(".")[2]: weight for name, weight in shipped.items()}
     frozen = [name for name in base if "norm" in name.lower() or "embed" in name]
-    assert frozen and all(torch.equal(encoder[name], base[name]) for name in frozen)
+    assert frozen
+    assert all(torch.equal(encoder[name], base[name]) for name in frozen)
     matrices = [name for name in base if "layer" in name and base[name].dim() == 2 and name not in frozen]
-    assert matrices and not any(torch.equal(encoder[name], base[name]) for name in matrices)
+    assert matrices
+    assert not any(torch.equal(encoder[name], base[name]) for name in matrices)
     assert all(np.linalg.matrix_rank((encoder[name] - base[name]).numpy(), tol=1e-5) <= 2 for name in matrices)
 
 
@@ -125,7 +129,7 @@ def test_a_base_that_has_changed_is_refused(home: Path, tmp_path: Path) -> None:
     with torch.no_grad():
         base.embeddings.word_embeddings.weight[7, 0] += 0.01
     save_model(base, None, tmp_path / "bert")
-    with pytest.raises(ArtifactError, match="are not those that the run .* was started with"):
+    with pytest.raises(ArtifactError, match=r"are not those that the run .* was started with"):
         run()
 
 
@@ -179,7 +183,21 @@ def test_what_does_not_fit_is_refused_in_one_line(
 
 
 def test_a_split_model_takes_no_adapters() -> None:
-    with pytest.raises(UsageError, match="nearly all of them stay as they are"):
+    with pytest.raises(UsageError, match="nearly all weights stay as they are"):
         resolve_lora(make_config({**ADAPTERS, "shard": True}))
 
 
+# --- several processes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_two_processes_train_the_adapters_as_one_does(home: Path, tmp_path: Path) -> None:
+    write_model(tmp_path / "model", width=64, dropout=0.0)
+    arguments = train_arguments(home / "rows.csv", tmp_path / "model", tmp_path / "one", lora=True, lora_rank=4)
+    arguments += ["--lora-dropout", "0"]
+    assert main(arguments) == 0
+    code, _, err = finished_process(start([*arguments, "--run", str(tmp_path / "two"), "--processes", "2"]))
+    assert code == 0, err
+    one, two = (RunFolder.open(tmp_path / name) for name in ("one", "two"))
+    np.testing.assert_allclose(curve(two.records()), curve(one.records()), rtol=1e-3, atol=1e-5)
+    assert (two.adapter / "adapter_model.safetensors").is_file()

@@ -140,7 +140,9 @@ class LoraConfig:
     )
     lora_dropout: float = setting(0.05, "dropout before the adapters", "--lora-dropout")
     lora_targets: tuple[str, ...] = setting(
-        (ALL_LINEAR,), "names of the linear layers with adapters, such as q_proj,v_proj; or all-linear", "--lora-targets"
+        (ALL_LINEAR,),
+        "names of the linear layers with adapters, such as q_proj,v_proj; or all-linear",
+        "--lora-targets",
     )
 
     def __post_init__(self) -> None:

@@ -63,7 +63,9 @@ def test_the_layers_have_adapters_and_the_head_trains_in_full(family: str) -> No
     names = {name for name, _ in model.named_parameters()}
     heads = {name for name in names if name.startswith(tuple(f"{head}." for head in HEADS[family]))}
     adapters = {name for name in names if ".lora_" in name}
-    assert heads and adapters and set(model.peft_config["default"].modules_to_save) == HEADS[family]
+    assert heads
+    assert adapters
+    assert set(model.peft_config["default"].modules_to_save) == HEADS[family]
     assert lora.frozen_names(model) == names - heads - adapters
 
 
@@ -94,6 +96,7 @@ def test_peft_loads_adapter_and_base_by_the_folder_alone(tmp_path: Path) -> None
     settings = ModelConfig(model=str(tmp_path / "base"))
     adapters = LoraConfig(lora=True, lora_rank=4)
     model = load_model(settings.model, BINARY, settings, seed=0, lora=adapters).model.eval()
+    model.config.pad_token_id = 2
     lora.save_adapter(model, tmp_path / "adapter", settings.model, None)
     loaded = peft.AutoPeftModelForSequenceClassification.from_pretrained(tmp_path / "adapter", pad_token_id=2)
     assert torch.allclose(logits(loaded.eval()), logits(model), atol=1e-6)
@@ -116,7 +119,10 @@ def test_the_scale_is_alpha_over_rank() -> None:
 @pytest.mark.parametrize(
     "settings, said",
     [
-        ({"lora_targets": "q_projj"}, "lora_targets is 'q_projj', and no linear layer of this qwen3 model has that name"),
+        (
+            {"lora_targets": "q_projj"},
+            "lora_targets is 'q_projj', and no linear layer of this qwen3 model has that name",
+        ),
         ({"lora_targets": "score"}, "lora_targets is 'score'"),
         ({"lora_rank": 17}, r"lora_rank is 17, and model.layers.0.self_attn.k_proj is a matrix of 16 × 32"),
     ],
@@ -132,7 +138,9 @@ def test_the_nearest_name_is_proposed() -> None:
     assert "'q_proj'" in found.value.hint
 
 
-@pytest.mark.parametrize("name, value", [("lora_rank", 0), ("lora_alpha", 0), ("lora_dropout", 1), ("lora_targets", "")])
+@pytest.mark.parametrize(
+    "name, value", [("lora_rank", 0), ("lora_alpha", 0), ("lora_dropout", 1), ("lora_targets", "")]
+)
 def test_values_out_of_range_are_refused(name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=f"{name} is"):
         make_config({"lora": True, name: value})
@@ -186,7 +194,9 @@ def test_weights_that_were_released_in_bf16_are_held_so_without_another_result()
     assert held["model.layers.0.mlp.up_proj.base_layer.weight"] == torch.float32, "it would lose digits"
     assert held["score.weight"] == held["model.layers.0.mlp.down_proj.lora_A.default.weight"] == torch.float32
     assert lora.frozen_checksum(model) == checksum
-    assert all(torch.equal(tensor, plain.state_dict()[name]) for name, tensor in lora.merged(model).state_dict().items())
+    assert all(
+        torch.equal(tensor, plain.state_dict()[name]) for name, tensor in lora.merged(model).state_dict().items()
+    )
 
 
 def test_the_library_loads_the_merged_model(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ The library finds that token by the padding token's id, so model and tokenizer m
 from __future__ import annotations
 
 import inspect
-from functools import cache
 from typing import Any
 
 from whet.errors import ArtifactError
@@ -16,7 +15,6 @@ LAST = "last_non_pad_token"
 """The library's name for the token that the head reads, in the forward method of each of these classifiers."""
 
 
-@cache
 def reads_last_token(kind: type) -> bool:
     """Return whether the head of this class of models reads the last token that is not padding."""
     code = getattr(inspect.unwrap(getattr(kind, "forward", kind)), "__code__", None)
@@ -27,7 +25,7 @@ def becomes_decoder(model_config: Any) -> bool:
     """Return whether the library's classifier for this configuration reads the last token."""
     with skip_unused_imports():
         kinds = transformers_library().AutoModelForSequenceClassification._model_mapping
-        kind = kinds[type(model_config)] if type(model_config) in kinds else object
+        kind = kinds.get(type(model_config), object)
     return any(map(reads_last_token, kind if isinstance(kind, tuple) else (kind,)))
 
 

@@ -149,7 +149,9 @@ def frozen_checksum(model: torch.nn.Module) -> str:
 
     def digest(name: str) -> bytes:
         values = parameters[name].detach().float().cpu().contiguous().numpy()
-        return hashlib.sha256(f"{name} {values.shape} ".encode() + b"\n" + hashlib.sha256(values).digest()).digest()
+        found = hashlib.sha256(f"{name} {values.shape}\n".encode())
+        found.update(values.data)
+        return found.digest()
 
     with ThreadPoolExecutor() as pool:  # hashing lets other threads run
         return hashlib.sha256(b"".join(pool.map(digest, names))).hexdigest()

@@ -13,6 +13,7 @@ import numpy as np
 
 import whet
 from whet.metrics.majority import majority
+from whet.models.lora import has_adapters
 from whet.records import Start
 from whet.runs.folder import RunFolder
 from whet.training.setup import Job
@@ -71,7 +72,7 @@ def describe_environment(hardware: Hardware, network: Network) -> dict[str, Any]
         "whet": whet.__version__,
         "python": sys.version.split()[0],
         "platform": platform.platform(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: _version(name) for name in (*PACKAGES, *(("peft",) if has_adapters(network.model) else ()))},
         "device": str(device),
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         "cores": os.cpu_count(),

@@ -126,7 +126,7 @@ def resolve_lora(config: Config) -> Config:
         return config
     if config.train.shard:
         raise UsageError(
-            "--shard splits the weights that train over the processes, and with --lora nearly all of them stay as they are.",
+            "--shard splits the weights that train, and with --lora nearly all weights stay as they are.",
             "Leave one of them out.",
         )
     if "learning_rate" in config.given:
