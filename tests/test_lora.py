@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def test_a_checkpoint_holds_what_trains(finished: AdaptedRun) -> None:
     head = "score" if "qwen3" in finished.settings["model"] else "classifier"
     assert all("lora_" in name or head in name or "pooler" in name for name in found.tensors["model"])
     assert len(found.values["frozen"]) == 64
-    assert RunFolder(finished.run).environment["path_why"]
+    assert RunFolder(finished.run).environment["packages"]["peft"] == version("peft")
 
 
 # --- resuming -------------------------------------------------------------------------------------------------------
