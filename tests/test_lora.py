@@ -28,6 +28,7 @@ from whet.task import Task
 from whet.tools.selftest.tiny_run import differences, run_contents, train_arguments, write_model, write_rows
 from whet.training.checkpoints import CheckpointFolder
 from whet.training.recipe import follow_recipe, resolve_lora
+from whet.training.run import dry_run
 
 BINARY = Task("binary", ("bad", "good"))
 ADAPTERS: dict[str, Any] = {"lora": True, "lora_rank": 2}
@@ -105,6 +106,14 @@ def test_a_checkpoint_holds_what_trains(finished: AdaptedRun) -> None:
     assert all("lora_" in name or head in name or "pooler" in name for name in found.tensors["model"])
     assert len(found.values["frozen"]) == 64
     assert RunFolder(finished.run).environment["packages"]["peft"] == version("peft")
+
+
+def test_the_disk_that_is_asked_for_is_that_of_small_checkpoints(home: Path) -> None:
+    def mb(**settings: Any) -> float:
+        run = AdaptedRun(home, home / "dry", **settings)
+        return dry_run(run.settings["source"], make_config(run.settings), lambda line: None).disk_mb
+
+    assert mb(lora_rank=1, lora_targets="query") < mb() < mb(lora=False, lora_rank=16)
 
 
 # --- resuming -------------------------------------------------------------------------------------------------------

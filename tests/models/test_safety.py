@@ -161,6 +161,10 @@ def slow_pattern(folder: Path, owned: Path) -> None:
     edit_json(folder / "tokenizer.json", pre_tokenizer=split)
 
 
+def adapter_beside(folder: Path, owned: Path) -> None:
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "someone/else"}))
+
+
 LARGE = ("vocab_size", "type_vocab_size", "max_position_embeddings", "intermediate_size", "hidden_size", "num_labels")
 
 HOSTILE = [
@@ -187,6 +191,7 @@ HOSTILE = [
     deep_config,
     no_object,
     endless_layers,
+    adapter_beside,
 ]
 
 
