@@ -13,6 +13,7 @@ import pytest
 
 import whet
 from whet.errors import ArtifactError
+from whet.models.safety import refuse_unsafe_folder
 from whet.runs.folder import SUMS
 from whet.tools.selftest.tiny_run import write_model, write_rows
 
@@ -161,10 +162,6 @@ def slow_pattern(folder: Path, owned: Path) -> None:
     edit_json(folder / "tokenizer.json", pre_tokenizer=split)
 
 
-def adapter_beside(folder: Path, owned: Path) -> None:
-    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "someone/else"}))
-
-
 LARGE = ("vocab_size", "type_vocab_size", "max_position_embeddings", "intermediate_size", "hidden_size", "num_labels")
 
 HOSTILE = [
@@ -191,8 +188,15 @@ HOSTILE = [
     deep_config,
     no_object,
     endless_layers,
-    adapter_beside,
 ]
+
+
+def test_an_adapter_is_not_followed_to_its_base(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "adapter"
+    shutil.copytree(model, folder)
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "someone/else"}))
+    with pytest.raises(ArtifactError, match="holds a PEFT adapter and not a whole model"):
+        refuse_unsafe_folder(folder)
 
 
 @pytest.mark.parametrize("spoil", HOSTILE, ids=lambda spoil: spoil.__name__)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from whet.config import LoraConfig, ModelConfig
 from whet.data.tokens.pieces import Long
 from whet.errors import ArtifactError, EnvironmentFault, WhetError
-from whet.models.decoders import pad_on_the_right, take_padding_token
+from whet.models.decoders import pad_on_the_right, reads_last_token, take_padding_token
 from whet.models.families import SHIFTED_POSITIONS
 from whet.models.lora import add_adapters, frozen_checksum, frozen_count
 from whet.models.pooling import has_mean_layer, refuse_frozen_mean_layer, set_pooling
@@ -222,8 +222,9 @@ def load_saved(folder: Path, trust: bool = False) -> tuple[Any, Any, Task]:
             "Train it first: whet train SOURCE --model FOLDER.",
         )
     refuse_other_tokenizer(str(folder), tokenizer, model.config)
-    take_padding_token(tokenizer, str(folder))
-    pad_on_the_right(model, tokenizer)
+    if reads_last_token(type(model)):
+        take_padding_token(tokenizer, str(folder))
+        pad_on_the_right(model, tokenizer)
     return model, tokenizer, saved_task(model.config)
 
 
