@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
 # What a processor without AVX-512 makes of torch and oneDNN, on one that has more.
-RELEASED_EXTRAS := serve onnx excel tensorboard
+RELEASED_EXTRAS := serve onnx excel lora tensorboard
 AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
 APT := DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -y -qq -o Acquire::http::Timeout=20 -o Acquire::Retries=1
 

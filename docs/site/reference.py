@@ -17,7 +17,14 @@ from whet.config import CHOSEN_BY_RECIPE, SECTIONS
 from whet.data.audit.audit import CODES
 
 FOLDER = Path(__file__).parent.parent / "reference"
-TITLES = {"data": "Data", "model": "Model", "train": "Training", "evaluate": "Evaluation", "run": "Run folder"}
+TITLES = {
+    "data": "Data",
+    "model": "Model",
+    "lora": "LoRA",
+    "train": "Training",
+    "evaluate": "Evaluation",
+    "run": "Run folder",
+}
 
 
 def pages() -> dict[str, str]:

@@ -36,6 +36,8 @@ DROPS = ("empty", "unlabelled", "conflict", "leak", "duplicate", "near-duplicate
 SAFE_DROPS = tuple(rule for rule in DROPS if rule != "near-duplicate")
 """The rules that `all` stands for."""
 REPAIRS = ("text",)
+ALL_LINEAR = "all-linear"
+"""The target of LoRA that stands for every linear layer of the encoder; PEFT has the same name for it."""
 
 
 def _check_names(setting: str, given: tuple[str, ...], known: tuple[str, ...]) -> None:
@@ -125,6 +127,33 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         _check(self.max_length is None or self.max_length >= 4, "max_length", self.max_length, "at least 4")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """Adapters that train in place of the pretrained weights, which stay as they are."""
+
+    lora: bool = setting(False, "train LoRA adapters and the head only; the pretrained weights stay", "--lora")
+    lora_rank: int = setting(16, "inner width of the adapters", "--lora-rank")
+    lora_alpha: float | None = setting(
+        None, "the adapters are scaled by this, divided by the rank (default: twice the rank)", "--lora-alpha"
+    )
+    lora_dropout: float = setting(0.05, "dropout before the adapters", "--lora-dropout")
+    lora_targets: tuple[str, ...] = setting(
+        (ALL_LINEAR,),
+        "names of the linear layers with adapters, such as q_proj,v_proj; or all-linear",
+        "--lora-targets",
+    )
+
+    def __post_init__(self) -> None:
+        _check(self.lora_rank >= 1, "lora_rank", self.lora_rank, "at least 1")
+        _check(self.lora_alpha is None or self.lora_alpha > 0, "lora_alpha", self.lora_alpha, "above 0")
+        _check(0 <= self.lora_dropout < 1, "lora_dropout", self.lora_dropout, "at least 0 and below 1")
+        _check(all(self.lora_targets) and bool(self.lora_targets), "lora_targets", self.lora_targets, "names of layers")
+
+    @property
+    def alpha(self) -> float:
+        return 2.0 * self.lora_rank if self.lora_alpha is None else self.lora_alpha
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,6 +258,7 @@ class RunConfig:
 SECTIONS: dict[str, type] = {
     "data": DataConfig,
     "model": ModelConfig,
+    "lora": LoraConfig,
     "train": TrainConfig,
     "evaluate": EvaluateConfig,
     "run": RunConfig,
@@ -267,6 +297,7 @@ class Config:
 
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
+    lora: LoraConfig = LoraConfig()
     train: TrainConfig = TrainConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     run: RunConfig = RunConfig()

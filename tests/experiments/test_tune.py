@@ -10,6 +10,7 @@ import pytest
 
 import whet
 from whet.cli import main
+from whet.config import make_config
 from whet.errors import Diverged, Interrupted, Stopped, UsageError
 from whet.experiments import tune as module
 from whet.experiments.folder import TuningFolder
@@ -52,6 +53,11 @@ def test_the_first_trial_is_the_default_and_given_settings_stay(done: Any) -> No
     assert len(others) == 2
     assert any(line.settings != first.settings for line in others)
     assert {RunFolder(done.path / line.name).config.train.epochs for line in done.outcome.trials} == {1.0}
+
+
+def test_adapters_are_searched_around_a_rate_of_their_own() -> None:
+    config = make_config({"recipe": "course", "lora": True})
+    assert module._settled(config, module.Asked()).train.learning_rate == pytest.approx(5e-4)
 
 
 def test_every_trial_is_an_ordinary_run(done: Any) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import whet
 from whet.errors import ArtifactError
+from whet.models.safety import refuse_unsafe_folder
 from whet.runs.folder import SUMS
 from whet.tools.selftest.tiny_run import write_model, write_rows
 
@@ -188,6 +189,14 @@ HOSTILE = [
     no_object,
     endless_layers,
 ]
+
+
+def test_an_adapter_is_not_followed_to_its_base(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "adapter"
+    shutil.copytree(model, folder)
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "someone/else"}))
+    with pytest.raises(ArtifactError, match="holds a PEFT adapter and not a whole model"):
+        refuse_unsafe_folder(folder)
 
 
 @pytest.mark.parametrize("spoil", HOSTILE, ids=lambda spoil: spoil.__name__)

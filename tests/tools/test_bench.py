@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.decoder_models import write_decoder
+from whet.tools.selftest.tiny_run import write_rows
+
 
 def bench(*words: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "whet", "bench", *words, "--turns", "1", "--json"]
@@ -35,6 +38,16 @@ def test_a_loop_is_timed_side_by_side_and_the_losses_agree(tiny_model_folder: Pa
     assert all(each["ms_a_step"] > 0 and each["peak_mb"] > 0 for each in found["contenders"].values())
     assert found["losses"]["whet"]["largest_difference"] < 0.01
     assert found["job"]["path"].split()[0] in ("fused", "packed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["train", "predict"])
+def test_a_decoder_without_a_padding_token_is_timed(kind: str, tmp_path: Path) -> None:
+    write_decoder(tmp_path / "model", padding=False)
+    write_rows(tmp_path / "rows.csv")
+    sizes = ("--steps", "2", "--batch-size", "4") if kind == "train" else ("--rows", "64")
+    found = bench(kind, str(tmp_path / "rows.csv"), "--model", str(tmp_path / "model"), *sizes)
+    assert "whet" in found["contenders"]
 
 
 def test_compiling_is_for_training(capsys: pytest.CaptureFixture[str]) -> None:

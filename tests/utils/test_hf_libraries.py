@@ -92,6 +92,7 @@ def test_only_a_command_leaves_out_and_only_meanwhile(command: bool, monkeypatch
     asked = utils.is_sklearn_available
     with loading.skip_unused_imports(), loading.skip_unused_imports():
         assert (utils.is_sklearn_available is asked) == (not command)
+        assert not command or not utils.is_peft_available()
     assert utils.is_sklearn_available is asked
 
 

@@ -19,6 +19,7 @@ TITLES = {
     "": "Command",
     "data": "Data",
     "model": "Model",
+    "lora": "LoRA",
     "train": "Training",
     "evaluate": "Evaluation",
     "run": "Run folder",

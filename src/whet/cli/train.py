@@ -47,7 +47,7 @@ COMMON = (
 
 @click.command(cls=RememberingCommand, common=COMMON)
 @click.argument("source", required=False)
-@settings_options("data", "model", "train", "evaluate", "run")
+@settings_options("data", "model", "lora", "train", "evaluate", "run")
 @click.option("--config", "config_file", metavar="FILE.toml", help="Read settings from a file.")
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any setting by its name.")
 @click.option("--processes", type=click.IntRange(1), help="Train in so many processes of this machine [1].")

@@ -35,7 +35,7 @@ COMMON = (
 @click.option("--trials", type=int, help="Stop after so many trainings.", metavar="N")
 @click.option("--models", help="Models to choose from, the default first, with commas.", metavar="NAME,NAME")
 @click.option("--run", metavar="TEXT", help="Folder of the tuning (default: tuning/NAME-001, counting up).")
-@settings_options("data", "model", "train", "evaluate")
+@settings_options("data", "model", "lora", "train", "evaluate")
 @setting_option("run", "offline")
 @click.option("--config", "config_file", metavar="FILE.toml", help="Read settings from a file.")
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any setting by its name.")

@@ -22,6 +22,7 @@ from whet.engine.network import Batch, Network
 from whet.engine.optimizer import make_adamw
 from whet.engine.regression_head import keep_numbers_exact
 from whet.engine.stepper import Stepper
+from whet.models.lora import has_adapters, hold_as_bf16
 from whet.utils.device import Hardware
 
 CHUNK = 10_000_000
@@ -83,6 +84,8 @@ def _choose_path(
             least = short_batch_tokens(tokens[0].row_lengths, order, config.batch_size, ranks.world)
             return fused, GraphStepper(fused, loss, config, hardware, least=min(least, room[1]))
         return fused, FusedStepper(fused, _loss_of(fused, loss), config, hardware)
+    if has_adapters(model) and hardware.device.type == "cuda" and hardware.bf16:
+        hold_as_bf16(model)
     if hardware.device.type == "cuda":
         if not (against := why_not_captured(model)):
             return _captured(model, loss, config, hardware, tokens[0], ranks, order, optimizer, reason)

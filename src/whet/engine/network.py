@@ -16,6 +16,7 @@ from whet.engine.exact_attention import exact_attention
 from whet.engine.losses import Loss, has_pairs
 from whet.engine.packed import Layout, PackedModel, make_layout, why_not_packed
 from whet.engine.state_tensors import load_model_tensors
+from whet.models.decoders import reads_last_token
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -117,9 +118,11 @@ class Network:
         if getattr(self.model.config, "classifier_pooling", "cls") == "mean":
             kept = mask[..., None].to(hidden.dtype)
             return (hidden * kept).sum(dim=1) / kept.sum(dim=1)
-        if hasattr(self.model, "score"):  # a decoder's head reads the last token
+        if reads_last_token(type(self.model)):
+            # By the token, as in the library: a row may end with the token that pads.
+            held = batch.inputs["input_ids"] != self.model.config.get_text_config().pad_token_id
             places = torch.arange(mask.shape[1], device=mask.device)
-            return hidden[torch.arange(len(mask), device=mask.device), (mask * places).argmax(dim=1)]
+            return hidden[torch.arange(len(mask), device=mask.device), (held * places).argmax(dim=1)]
         return hidden[:, 0]
 
     def collate(self, tokens: Tokens, rows: Rows) -> Batch:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from whet.errors import ArtifactError
+from whet.models.lora import frozen_names
 from whet.utils.safetensors_files import Groups
 
 
@@ -23,7 +24,7 @@ def state_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> G
             if value is None:  # some optimizers keep this for a moment that they do not use
                 continue
             moments[f"{names[id(parameter)]}:{kind}"] = torch.as_tensor(value)
-    return {"model": model_tensors(model), "optimizer": moments}
+    return {"model": trained_tensors(model), "optimizer": moments}
 
 
 def model_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
@@ -37,11 +38,17 @@ def model_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
     return unique
 
 
+def trained_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
+    """Return the same without the weights that adapters leave as they are."""
+    frozen = frozen_names(model)
+    return {name: tensor for name, tensor in model_tensors(model).items() if name not in frozen}
+
+
 def load_state_tensors(
     groups: Mapping[str, Mapping[str, Tensor]], model: torch.nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:
     """Load a checkpoint's tensors; other names or shapes raise."""
-    load_model_tensors(groups["model"], model)
+    load_tensors(groups["model"], trained_tensors(model))
     if "optimizer" not in groups:
         return
     parameters = dict(model.named_parameters())
@@ -62,7 +69,11 @@ def load_state_tensors(
 
 def load_model_tensors(tensors: Mapping[str, Tensor], model: torch.nn.Module) -> None:
     """Load weights in place, strictly."""
-    own: dict[str, Any] = model_tensors(model)
+    load_tensors(tensors, model_tensors(model))
+
+
+def load_tensors(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """Copy tensors into those of the same name; other names or shapes raise."""
     for name in sorted(own.keys() ^ tensors.keys()):
         where = "the checkpoint" if name in own else "this model"
         raise ArtifactError(f"{name!r} is missing from {where}: they are of another architecture.")

@@ -45,6 +45,7 @@ from whet.runs.compare import score_metric
 from whet.runs.folder import RunFolder
 from whet.runs.progress import duration
 from whet.training.choice import Rule
+from whet.training.recipe import resolve_lora
 
 if TYPE_CHECKING:
     from whet.data.examples import Examples
@@ -134,6 +135,7 @@ def _settled(config: Config, asked: Asked) -> Config:
         raise UsageError(f"--folds is {config.data.folds}, and a tuning measures on one split.", "Leave it out.")
     if config.evaluate.evaluations == 0 and config.evaluate.eval_every is None:
         raise UsageError("evaluations is 0, and a tuning goes by evaluations.", "Leave it out.")
+    config = resolve_lora(config)
     # Without given rows to measure on, the drawn test rows are held out from all trials.
     share = config.data.test_share if "test_share" in config.given else HELD_OUT_SHARE
     data = dataclasses.replace(config.data, folds=0, test_share=share)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from whet.errors import UsageError
+from whet.models.decoders import reads_last_token
 from whet.models.families import FAMILIES
 
 if TYPE_CHECKING:
@@ -73,6 +74,11 @@ def set_pooling(model: Any, pooling: str) -> None:
     if hasattr(config, "classifier_pooling"):
         config.classifier_pooling = "mean" if pooling == "mean" else "cls"
         return
+    if reads_last_token(type(model)):
+        raise UsageError(
+            f"pooling is {pooling!r}, and the head of a {config.model_type} model reads the last token.",
+            "Leave --pooling out.",
+        )
     if pooling == "first" and has_mean_layer(config):
         raise UsageError(
             "pooling is 'first', and this model was trained with the mean of its tokens.", "Leave --pooling out."
@@ -82,6 +88,15 @@ def set_pooling(model: Any, pooling: str) -> None:
     if reason := why_no_mean(config):
         raise UsageError(f"pooling is 'mean', and {reason}.", "Leave --pooling out, or use --pooling first.")
     append_mean_layer(model)
+
+
+def refuse_frozen_mean_layer(model_config: Any, pooling: str) -> None:
+    """Refuse a new layer in a model whose layers do not train."""
+    if pooling == "mean" and not (hasattr(model_config, "classifier_pooling") or has_mean_layer(model_config)):
+        raise UsageError(
+            "pooling is 'mean', which appends a layer to train, and with --lora the layers stay as they are.",
+            "Leave one of them out.",
+        )
 
 
 def append_mean_layer(model: Any) -> None:

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from whet.config import ModelConfig
+from whet.config import LoraConfig, ModelConfig
 from whet.data.tokens.pieces import Long
 from whet.errors import ArtifactError, EnvironmentFault, WhetError
+from whet.models.decoders import pad_on_the_right, reads_last_token, take_padding_token
 from whet.models.families import SHIFTED_POSITIONS
-from whet.models.pooling import has_mean_layer, set_pooling
+from whet.models.lora import add_adapters, frozen_checksum, frozen_count
+from whet.models.pooling import has_mean_layer, refuse_frozen_mean_layer, set_pooling
 from whet.models.safety import own_code, refuse_missing_tokenizer, refuse_other_tokenizer, refuse_unsafe_folder
 from whet.task import PROBLEM_TYPES, Task, saved_task
 from whet.utils.hf_libraries import skip_unused_imports, transformers_library
@@ -44,6 +46,8 @@ class LoadedModel:
 
     model: Any
     description: str
+    frozen: str = ""
+    """A checksum of the weights that adapters leave as they are; empty without adapters."""
 
 
 def find_model(name: str, trust: bool = False) -> str:
@@ -56,6 +60,12 @@ def find_model(name: str, trust: bool = False) -> str:
     if _like_path(name):
         raise ArtifactError(f"There is no model folder {name!r}.", "Give a folder with config.json, or a hub name.")
     return name
+
+
+def base_of(config: ModelConfig) -> str:
+    """Return where others find this model: its hub name, or the whole path of its folder."""
+    found = find_model(config.model, config.trust_remote_code)
+    return str(Path(found).resolve()) if Path(found).is_dir() else found
 
 
 def _like_path(name: str) -> bool:
@@ -86,10 +96,7 @@ def load_tokenizer(name: str, config: ModelConfig) -> Any:
         )
     if tokenizer.init_kwargs.get("auto_map") and not config.trust_remote_code:
         raise own_code(name)
-    if tokenizer.pad_token_id is None:
-        raise ArtifactError(
-            f"The tokenizer of {name!r} has no padding token.", "Choose an encoder model such as minilm."
-        )
+    take_padding_token(tokenizer, name)
     return tokenizer
 
 
@@ -133,10 +140,12 @@ def load_config(name: str, config: ModelConfig) -> Any:
     return found
 
 
-def load_model(name: str, task: Task, config: ModelConfig, *, seed: int) -> LoadedModel:
+def load_model(name: str, task: Task, config: ModelConfig, *, seed: int, lora: LoraConfig | None = None) -> LoadedModel:
     """Return a classifier for this task in float32: the pretrained encoder, with a head drawn from the seed unless
-    one fits."""
+    one fits. With `lora` its linear layers have adapters, if these settings ask for them."""
     import torch
+
+    adapts = lora is not None and lora.lora
 
     with quiet(), _explained(name):
         torch.manual_seed(seed)
@@ -153,9 +162,15 @@ def load_model(name: str, task: Task, config: ModelConfig, *, seed: int) -> Load
             output_hidden_states=False,
             **_head_settings(task),
         )
+        if adapts:
+            refuse_frozen_mean_layer(model.config, config.pooling)
         set_pooling(model, config.pooling)
     mark_long(model.config, config.long)
-    return LoadedModel(model, _describe(name, model, info))
+    description = _describe(name, model, info)
+    if lora is None or not adapts:
+        return LoadedModel(model, description)
+    add_adapters(model, lora)
+    return LoadedModel(model, f"{description}; {_trained_words(model, lora)}", frozen_checksum(model))
 
 
 def without_dropout(model: Any) -> Any:
@@ -207,6 +222,9 @@ def load_saved(folder: Path, trust: bool = False) -> tuple[Any, Any, Task]:
             "Train it first: whet train SOURCE --model FOLDER.",
         )
     refuse_other_tokenizer(str(folder), tokenizer, model.config)
+    if reads_last_token(type(model)):
+        take_padding_token(tokenizer, str(folder))
+        pad_on_the_right(model, tokenizer)
     return model, tokenizer, saved_task(model.config)
 
 
@@ -276,6 +294,13 @@ def _describe(name: str, model: Any, info: dict[str, Any]) -> str:
     outputs = f"{model.config.num_labels} output" + ("s" if model.config.num_labels > 1 else "")
     pooled = ", which reads the mean of all tokens" if has_mean_layer(model.config) else ""
     return f"{name} ({model.config.model_type}, {millions:.1f}M parameters) with {head} for {outputs}{pooled}"
+
+
+def _trained_words(model: Any, lora: LoraConfig) -> str:
+    """Describe what trains in a model with adapters."""
+    count = parameter_count(model)
+    trained = count - frozen_count(model)
+    return f"LoRA of rank {lora.lora_rank} and the head train: {trained:,} parameters ({trained / count:.1%})"
 
 
 @contextmanager

@@ -16,6 +16,8 @@ from whet.utils.untrusted_files import PLAIN_NAME, parse_json, read_text
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
+ADAPTER = "adapter_config.json"
+"""A file beside which the library, where PEFT is installed, would load an adapter and its base model."""
 INDEX = "model.safetensors.index.json"
 MAX_LAYERS = 1000
 MAX_LABELS = 100_000
@@ -33,6 +35,11 @@ _UNBOUNDED = re.compile(r"[*+](?!\+)|\{\d*,\}")
 
 def refuse_unsafe_folder(folder: Path, trust: bool = False) -> None:
     """Raise ArtifactError if the folder is no model, has no safe weights, or contains code."""
+    if (folder / ADAPTER).is_file():
+        raise ArtifactError(
+            f"{str(folder)!r} holds a PEFT adapter and not a whole model.",
+            "Save it merged: model.merge_and_unload().save_pretrained(FOLDER). A run of whet has that in its model/.",
+        )
     config = read_json(
         folder / "config.json", required=f"{str(folder)!r} is not a model folder: it has no config.json."
     )

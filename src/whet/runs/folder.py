@@ -7,6 +7,7 @@ records.jsonl      one record a line, append-only
 checkpoints/       step-000459/ …, each complete or absent
 parts/             fold-1/ … or seed-1/ …: records and checkpoints of each training, where there are several
 model/             a standard Hugging Face folder
+adapter/           what trained, in PEFT's format, where --lora was set
 model.sums.json    what proves that the files in it are those that were written
 predictions.parquet
 baselines.json     simpler answers to the same rows, with what they score
@@ -39,6 +40,7 @@ CONFIG = "config.toml"
 LOCK = ".lock"
 SUMS = "model.sums.json"
 UNFINISHED_MODEL = ".model.tmp"
+UNFINISHED_ADAPTER = ".adapter.tmp"
 BEFORE_RECIPES = {"recipe": "course", "folds": 0}
 """The behaviour of versions without these settings."""
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
@@ -165,6 +167,15 @@ class RunFolder:
     def unfinished_model(self) -> Path:
         """The folder in which `model` is written first."""
         return self.path / UNFINISHED_MODEL
+
+    @property
+    def adapter(self) -> Path:
+        return self.path / "adapter"
+
+    @property
+    def unfinished_adapter(self) -> Path:
+        """The folder in which `adapter` is written first."""
+        return self.path / UNFINISHED_ADAPTER
 
     def records(self) -> list[Record]:
         """Return the valid records, without those that a later Resume record voids."""

@@ -13,6 +13,7 @@ import torch
 
 from whet.engine.network import Rows
 from whet.errors import EnvironmentFault
+from whet.models.lora import frozen_count
 from whet.models.pretrained import parameter_count
 from whet.runs.folder import UNFINISHED_MODEL
 from whet.runs.progress import duration
@@ -20,7 +21,8 @@ from whet.training.setup import Job
 from whet.utils.device import synchronize
 from whet.utils.memory import free_cached_memory, is_memory_error, no_room_for_one_row, no_room_together, peak_memory_mb
 
-BYTES_PER_PARAMETER = 12  # float32 weights and two moments
+BYTES_PER_WEIGHT = 4
+BYTES_PER_PARAMETER = 3 * BYTES_PER_WEIGHT  # float32 weights and two moments
 LONG_SECONDS = 600.0
 COURSE_EPOCHS = 3.0
 BYTES_OF_AVERAGE = 4
@@ -56,18 +58,20 @@ def estimate(job: Job, trainings: Sequence[Job] = ()) -> Estimate:
     row_seconds, jobs = _seconds_per_row(job), trainings or [job]
     seconds = sum(_seconds_of(each, row_seconds) for each in jobs) / job.ranks.world
     bytes_each = BYTES_PER_PARAMETER + (BYTES_OF_AVERAGE if job.prepared.config.train.average else 0)
-    checkpoint_mb = parameter_count(job.network.model) * bytes_each / 2**20
+    all_weights, frozen = parameter_count(job.network.model), frozen_count(job.network.model)
+    checkpoint_mb = (all_weights - frozen) * bytes_each / 2**20
+    model_mb = all_weights * BYTES_PER_WEIGHT / 2**20
     saves = [sum(each.plan.save(step) for step in range(1, each.plan.total_steps + 1)) for each in jobs]
     seeds = job.prepared.config.train.seeds
     # The last checkpoints, the best of each, and one being written; the best of each seed stays to the end.
     kept = min(max(saves), 2 * job.prepared.config.run.keep + 1) + (seeds - 1)
-    memory = peak_memory_mb(job.hardware.device) + checkpoint_mb
+    memory = peak_memory_mb(job.hardware.device) + checkpoint_mb  # with adapters the peak holds the frozen weights
     return Estimate(
         steps=sum(each.plan.total_steps for each in jobs),
         seconds=seconds,
         memory_mb=memory,
         checkpoints=sum(saves),
-        disk_mb=kept * checkpoint_mb + checkpoint_mb / 3,
+        disk_mb=kept * checkpoint_mb + model_mb,
         slow=job.hardware.slow,
         shorter=_shorter(job, seconds, row_seconds) if seconds > LONG_SECONDS else "",
     )

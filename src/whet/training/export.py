@@ -16,7 +16,8 @@ import numpy as np
 from whet.errors import ArtifactError, EnvironmentFault
 from whet.metrics.calibration import usable_temperature
 from whet.metrics.scores import predicted, probabilities
-from whet.models.pretrained import save_model
+from whet.models.lora import has_adapters, merged, save_adapter
+from whet.models.pretrained import base_of, save_model
 from whet.records import Evaluation, Record
 from whet.runs.decisions import FILE, Decisions
 from whet.runs.folder import SUMS, RunFolder, files_of, sum_of
@@ -25,7 +26,7 @@ from whet.training.baselines import write_baselines
 from whet.training.checkpoints import CheckpointFolder
 from whet.training.choice import Choice, choose
 from whet.training.evaluation import Evaluator
-from whet.training.setup import Job
+from whet.training.setup import Job, Prepared
 from whet.utils.arrays import Array
 from whet.utils.background import BackgroundTasks
 from whet.utils.files import replacing, sync_file, sync_folder, sync_tree
@@ -64,9 +65,7 @@ def finish(
             model = job.stepper.finished_model()
             written = None
             if job.ranks.is_main:
-                written = beside.submit(
-                    _save_unfinished_model, folder, _copy_with_own_config(model), job.prepared.tokenizer
-                )
+                written = beside.submit(_save_unfinished, folder, model, _copy_to_save(model), job.prepared)
             record, logits = _predict_final_splits(job, evaluator, choice.step, averaged if choice.averaged else None)
         job.ranks.barrier()  # barrier: if one rank's weights fail verification, no rank uses the results
         if record is not None:
@@ -90,11 +89,15 @@ def _delete_partial_model_on_error(folder: RunFolder, ranks: DistributedContext)
     except BaseException:
         if ranks.is_main:
             shutil.rmtree(folder.unfinished_model, ignore_errors=True)
+            shutil.rmtree(folder.unfinished_adapter, ignore_errors=True)
         raise
 
 
-def _copy_with_own_config(model: Any) -> Any:
-    """Return the same module with its own copy of the configuration, which a packed forward pass changes."""
+def _copy_to_save(model: Any) -> Any:
+    """Return the same module with its own copy of the configuration, which a packed forward pass changes; with
+    adapters merged into its weights."""
+    if has_adapters(model):
+        return merged(model)
     found = copy.copy(model)
     found.config = copy.deepcopy(model.config)
     return found
@@ -151,12 +154,17 @@ def _disk_faults(path: Path) -> Iterator[None]:
         ) from None
 
 
-def _save_unfinished_model(folder: RunFolder, model: Any, tokenizer: Any) -> dict[str, str]:
+def _save_unfinished(folder: RunFolder, trained: Any, model: Any, prepared: Prepared) -> dict[str, str]:
     """Save model/ without its card under a temporary name, while the test rows are evaluated; return the files'
-    SHA-256."""
+    SHA-256. The adapters of the trained module, if it has any, are saved beside it."""
+    if has_adapters(trained):
+        config, scratch = prepared.config.model, folder.unfinished_adapter
+        shutil.rmtree(scratch, ignore_errors=True)
+        save_adapter(trained, scratch, base_of(config), config.revision)
+        sync_tree(scratch)
     scratch = folder.unfinished_model
     shutil.rmtree(scratch, ignore_errors=True)
-    sums = save_model(model, tokenizer, scratch)
+    sums = save_model(model, prepared.tokenizer, scratch)
     sums |= {name: sum_of(file) for name, file in files_of(scratch).items() if name not in sums}
     sync_tree(scratch)
     return sums
@@ -184,10 +192,14 @@ def _write_temperature(
 
 
 def _put_model_in_place(folder: RunFolder, sums: dict[str, str]) -> None:
-    """Add the card and rename the folder to model/."""
+    """Add the card and rename the folder to model/; before that the adapters' to adapter/."""
     scratch, target = folder.unfinished_model, folder.model
-    if target.is_symlink():
-        raise ArtifactError(f"{str(target)!r} is a link, which a run folder never holds.")
+    for place in (folder.adapter, target):
+        if place.is_symlink():
+            raise ArtifactError(f"{str(place)!r} is a link, which a run folder never holds.")
+    if folder.unfinished_adapter.is_dir():
+        shutil.rmtree(folder.adapter, ignore_errors=True)
+        os.replace(folder.unfinished_adapter, folder.adapter)
     card = scratch / "README.md"
     card.write_text(model_card(folder), encoding="utf-8")
     sync_file(card)

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -58,11 +59,12 @@ def describe_run(folder: RunFolder, job: Job, folds: Array | None = None) -> Non
     )
     if prepared.examples.dropped is not None:
         folder.write_text(prepared.examples.dropped.name, prepared.examples.dropped.read_text(encoding="utf-8"))
-    described = describe_environment(job.hardware, job.network)
+    packages = (*PACKAGES, "peft") if job.frozen else PACKAGES
+    described = describe_environment(job.hardware, job.network, packages)
     folder.write_json("environment.json", {**described, "processes": job.ranks.world})
 
 
-def describe_environment(hardware: Hardware, network: Network) -> dict[str, Any]:
+def describe_environment(hardware: Hardware, network: Network, packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
     """Return versions, device, precision, and the engine's path with the reason for it."""
     import torch
 
@@ -71,7 +73,7 @@ def describe_environment(hardware: Hardware, network: Network) -> dict[str, Any]
         "whet": whet.__version__,
         "python": sys.version.split()[0],
         "platform": platform.platform(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: _version(name) for name in packages},
         "device": str(device),
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
         "cores": os.cpu_count(),

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from whet.config import Config
+from whet.config import Config, LoraConfig, TrainConfig
 from whet.data.folds import FEW_ROWS
 from whet.errors import UsageError
+from whet.models.decoders import becomes_decoder
 from whet.models.pooling import has_mean_layer, why_no_mean
 from whet.task import Task
 
@@ -22,6 +23,8 @@ MANY_EPOCHS, FEW_EPOCHS = 20.0, 3.0
 MINILM_WIDTH = 384
 RATES = ((MINILM_WIDTH, 1e-4), (768, 3e-5), (1024, 2e-5))
 """Peak learning rates by width: measured for MiniLM, published for base and large models."""
+LORA_FACTOR = 10
+"""Adapters start at zero and train at about ten times the rate of the weights themselves, at any width: published."""
 COMPARED_ROWS = 10_000
 """The contrastive loss improves results up to this many rows; above, cross-entropy alone is as good."""
 MANY_CLASSES = 8
@@ -55,12 +58,12 @@ def rate_for(width: int) -> float:
     return float(f"{rate * widest / width:.1e}")
 
 
-def chosen_settings(rows: int, task: Task, width: int) -> dict[str, Any]:
+def chosen_settings(rows: int, task: Task, width: int, *, lora: bool = False) -> dict[str, Any]:
     """Return the recipe's settings for this task and number of training rows."""
     classes = task.kind in ("binary", "multiclass")
     return {
         "epochs": epochs_for(rows),
-        "learning_rate": rate_for(width),
+        "learning_rate": lora_rate(rate_for(width)) if lora else rate_for(width),
         "warmup": 0.1,
         "batch_size": 32 if len(task.labels) > MANY_CLASSES else 16,
         "contrastive": 0.5 if classes and rows <= COMPARED_ROWS else 0.0,
@@ -69,19 +72,27 @@ def chosen_settings(rows: int, task: Task, width: int) -> dict[str, Any]:
     }
 
 
-def pooling_for(rows: int, model_config: Any, released: Callable[[], str]) -> str:
+def lora_rate(rate: float) -> float:
+    """Return the peak rate for adapters of a model whose weights would train at this one."""
+    return float(f"{LORA_FACTOR * rate:.1e}")
+
+
+def pooling_for(rows: int, model_config: Any, released: Callable[[], str], *, lora: bool = False) -> str:
     """Return the mean of all tokens if the released model uses it and it is free, or useful for so few rows."""
     free = hasattr(model_config, "classifier_pooling") or has_mean_layer(model_config)
-    if not free and (rows >= MEAN_ROWS or why_no_mean(model_config)):
-        return "first"
-    return released()
+    if free:
+        return released()
+    if why_no_mean(model_config):
+        return "auto" if becomes_decoder(model_config) else "first"
+    return "first" if lora or rows >= MEAN_ROWS else released()
 
 
 def follow_recipe(config: Config, rows: int, task: Task, width: int, pooling: str = "first") -> tuple[Config, str]:
     """Return the settings completed by the recipe, and a line that lists its choices."""
     if config.train.recipe == "course":
         return config, ""
-    free = {name: value for name, value in chosen_settings(rows, task, width).items() if name not in config.given}
+    chosen = chosen_settings(rows, task, width, lora=config.lora.lora)
+    free = {name: value for name, value in chosen.items() if name not in config.given}
     if "max_steps" in config.given:
         free.pop("epochs", None)
     if config.model.pooling == "auto":
@@ -92,10 +103,35 @@ def follow_recipe(config: Config, rows: int, task: Task, width: int, pooling: st
     parts[0] += f" at {train.learning_rate:g}"
     if train.contrastive:
         parts.append("contrastive loss")
+    if config.lora.lora:
+        parts.append(f"LoRA of rank {config.lora.lora_rank}")
     if config.model.pooling == "mean":
         parts.append("mean of all tokens")
     said = f"Recipe for {rows:,} rows: {', '.join(parts)} (--recipe course for the usual settings)."
     return config, said
+
+
+def resolve_lora(config: Config) -> Config:
+    """Return the settings with a rate for adapters, if the user set none; contradictions raise.
+
+    The recipe `auto` replaces the rate by one for the model's width.
+    """
+    if not config.lora.lora:
+        for name, value in vars(LoraConfig()).items():
+            if name != "lora" and getattr(config.lora, name) != value:
+                raise UsageError(
+                    f"{name} is {getattr(config.lora, name)!r}, and has no effect without --lora.",
+                    "Add --lora, or leave it out.",
+                )
+        return config
+    if config.train.shard:
+        raise UsageError(
+            "--shard splits the weights that train, and with --lora nearly all weights stay as they are.",
+            "Leave one of them out.",
+        )
+    if "learning_rate" in config.given:
+        return config
+    return config.replaced({"learning_rate": lora_rate(TrainConfig().learning_rate)})
 
 
 def resolve_folds(config: Config) -> Config:

@@ -183,6 +183,7 @@ class Recorder:
         values = {
             **as_values(job.state, job.stepper),
             "reason": reason,
+            **({"frozen": job.frozen} if job.frozen else {}),
             "evaluation_rows": self.evaluator.batch_rows,
             "eval_batch_size": job.prepared.config.evaluate.eval_batch_size,
         }
@@ -259,6 +260,12 @@ class Recorder:
         from whet.training.loop import restore_values
 
         values = dict(checkpoint.values)
+        if values.get("frozen", self.job.frozen) != self.job.frozen:
+            raise ArtifactError(
+                f"The weights of {self.job.prepared.config.model.model!r} are not those that the run "
+                f"{str(self.folder.path)!r} was started with, and its checkpoints hold the adapters alone.",
+                "Put the old weights back, or choose another --run.",
+            )
         self.job.stepper.load(checkpoint.tensors)
         restore_values(values, self.job.state, self.job.stepper)
         # Fewer rows than requested, after running out of memory; ignored if the request has changed.

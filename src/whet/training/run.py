@@ -13,9 +13,17 @@ from whet.config import Config, to_toml
 from whet.distributed.environment import require_several, several_processes
 from whet.distributed.group import DistributedContext
 from whet.errors import Interrupted, UsageError, WhetError
+from whet.models.lora import require_peft
 from whet.runs.folder import CONFIG, RunFolder
 from whet.runs.report.html import write_report_quietly
-from whet.training.recipe import MINILM_WIDTH, follow_recipe, pooling_for, refuse_contrastive, resolve_folds
+from whet.training.recipe import (
+    MINILM_WIDTH,
+    follow_recipe,
+    pooling_for,
+    refuse_contrastive,
+    resolve_folds,
+    resolve_lora,
+)
 from whet.training.recorder import EventHandler, Recorder
 from whet.training.resume import compare_with_before, open_run, refuse_other_tokens
 from whet.training.setup import BackgroundModelLoader, Job, choose_folds, make_job, make_tokens, read_examples
@@ -111,7 +119,8 @@ def _train_on_rank(call: _Call, source: Any, config: Config) -> RunFolder:
 
 def _read(source: Any, config: Config, echo: Echo) -> tuple[Config, _Rows]:
     """Read the rows, and return the settings with those that depend on them."""
-    config = resolve_folds(config)
+    config = resolve_folds(resolve_lora(config))
+    require_peft(config.lora)
     examples, report = read_examples(source, config, echo)
     refuse_contrastive(config, examples.task)
     config, folds = choose_folds(config, examples, echo)
@@ -147,6 +156,7 @@ def _train_in(call: _Call, folder: RunFolder, config: Config, rows: _Rows, resum
         echo(expected.sentence())
         require_disk(folder.path, expected)
     ranks.require_same("The tokens", [tokens.fingerprint for tokens in job.prepared.tokens.values()])
+    ranks.require_same("The frozen weights", job.frozen)
     if resuming and folder.environment.get("processes", ranks.world) != ranks.world:
         echo(f"Started with another number of processes: with {ranks.world} it is equal only within tolerance.")
     if changed and ranks.is_main:
@@ -217,7 +227,9 @@ def with_recipe(config: Config, examples: Examples, echo: Echo) -> Config:
     found = load_config(config.model.model, config.model)
     width = int(getattr(found, "hidden_size", 0) or getattr(found, "dim", MINILM_WIDTH))
     rows, place = len(examples.rows["train"]), find_model(config.model.model, config.model.trust_remote_code)
-    pooling = pooling_for(rows, found, lambda: released_pooling(place, found, config.model.revision))
+    pooling = pooling_for(
+        rows, found, lambda: released_pooling(place, found, config.model.revision), lora=config.lora.lora
+    )
     config, said = follow_recipe(config, rows, examples.task, width, pooling)
     echo(said)
     return config

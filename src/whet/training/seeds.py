@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from whet.engine.state_tensors import model_tensors
+from whet.engine.state_tensors import trained_tensors
 from whet.errors import ArtifactError
 from whet.models.pretrained import load_model
 from whet.records import End, Evaluation, Finding, Part, Start, Step
@@ -110,10 +110,10 @@ class SeededRun(RunOfParts):
         )
 
     def _weights(self, job: Job) -> dict[str, Tensor]:
-        """Return the pretrained weights with this seed's head."""
+        """Return the pretrained weights with this seed's head, or its adapters and head alone."""
         config, task = job.prepared.config, job.prepared.examples.task
-        loaded = load_model(config.model.model, task, config.model, seed=config.train.seed)
-        return {name: tensor.clone() for name, tensor in model_tensors(loaded.model).items()}
+        loaded = load_model(config.model.model, task, config.model, seed=config.train.seed, lora=config.lora)
+        return {name: tensor.clone() for name, tensor in trained_tensors(loaded.model).items()}
 
     def _is_left(self, number: int) -> bool:
         """Return whether a training is done and its best weights exist; otherwise it is repeated."""

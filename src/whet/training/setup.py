@@ -66,6 +66,8 @@ class Job:
     state: State
     metric: str
     said: list[str] = field(default_factory=list)
+    frozen: str = ""
+    """A checksum of the weights that adapters leave as they are: checkpoints do not hold them."""
     ranks: DistributedContext = field(default_factory=DistributedContext)
 
 
@@ -164,7 +166,9 @@ class BackgroundModelLoader:
 
         config = self._config
         try:
-            self._loaded = load_model(config.model.model, self._task, config.model, seed=config.train.seed)
+            self._loaded = load_model(
+                config.model.model, self._task, config.model, seed=config.train.seed, lora=config.lora
+            )
         except BaseException as error:
             self._failure = error
 
@@ -178,6 +182,7 @@ def make_tokens(
     model: BackgroundModelLoader | None = None,
 ) -> Prepared:
     """Return the token tables of every split, from the cache if the same texts were tokenized before."""
+    from whet.models.decoders import padding_words
     from whet.models.pretrained import length_limit, load_config, load_tokenizer
     from whet.models.safety import refuse_other_tokenizer
 
@@ -187,6 +192,8 @@ def make_tokens(
     limit = length_limit(tokenizer, model_config, config.model.max_length)
     if limit < (config.model.max_length or 0):
         echo(f"{config.model.model} reads at most {limit} tokens, and no more by --max-length.")
+    if words := padding_words(tokenizer):
+        echo(words)
     tokenizer.model_max_length = limit  # saved with the model, so that prediction reads as many tokens as training did
     if model is not None:
         model.start()  # not earlier: by now the libraries are loaded
@@ -238,6 +245,7 @@ def make_job(
     from whet.engine.losses import Loss, balanced_weights
     from whet.engine.network import TokenBatches
     from whet.engine.optimizer import learning_rate
+    from whet.models.decoders import pad_on_the_right
     from whet.models.pretrained import without_dropout
     from whet.training.plan import State
     from whet.utils.device import choose_hardware
@@ -247,6 +255,7 @@ def make_job(
     hardware = choose_hardware(train.device, train.precision)
     loaded = (model or BackgroundModelLoader(config, task)).loaded()
     echo(f"Model: {loaded.description}.")
+    pad_on_the_right(loaded.model, prepared.tokenizer)
     classifier = loaded.model if dropout else without_dropout(loaded.model)
     labels = prepared.labels("train")
     assert labels is not None
@@ -270,6 +279,7 @@ def make_job(
         state=State(),
         metric=metric,
         ranks=ranks,
+        frozen=loaded.frozen,
     )
 
 

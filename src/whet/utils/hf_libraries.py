@@ -26,8 +26,9 @@ MARKS = ("disable", "allow_in_graph", "assume_constant_result")
 """Decorators of torch's compiler; without the compiler they do nothing."""
 USUAL = gc.get_threshold()
 LOADING = (2_000_000, 50, 100)
-NOT_FOR_CLASSIFIERS = ("sklearn", "scipy", "torchvision", "torchaudio", "librosa")
-"""Optional libraries that transformers imports for assisted decoding, object detection, images and audio."""
+NOT_FOR_CLASSIFIERS = ("sklearn", "scipy", "torchvision", "torchaudio", "librosa", "peft")
+"""Optional libraries that transformers imports for assisted decoding, object detection, images and audio; and PEFT,
+for which it would look for an adapter beside every model."""
 NOT_FOR_PREDICTING = ("torch_distributed", "accelerate")
 """Libraries that transformers imports to split a model over devices; a command that only predicts does not need
 them."""

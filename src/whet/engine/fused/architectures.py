@@ -42,10 +42,10 @@ def why_not_fused(model: Any) -> str:
         return f"its width is {getattr(config, family.hidden)}, which is no multiple of 64"
     if getattr(config, "is_decoder", False) or getattr(config, "add_cross_attention", False):
         return "it is a decoder"
-    if any(not parameter.requires_grad for parameter in model.base_model.parameters()):
-        return "some of its weights are frozen"
     if any("lora" in name.lower() for name, _ in model.named_parameters()):
         return "it has adapters"
+    if any(not parameter.requires_grad for parameter in model.base_model.parameters()):
+        return "some of its weights are frozen"
     return ""
 
 

@@ -314,11 +314,14 @@ def _predictor(pipe: Any, folder: str, texts: list[Any], device: str) -> None:
 def _saved_classifier(config: Config, folder: Path) -> str:
     """Return a classifier with a random head: only its speed matters here."""
     from whet.data.examples import load_examples
+    from whet.models.decoders import pad_on_the_right
     from whet.models.pretrained import load_model, load_tokenizer, save_model
 
     task = load_examples(config.data.source, config.data).task
     loaded = load_model(config.model.model, task, config.model, seed=0)
-    save_model(loaded.model, load_tokenizer(config.model.model, config.model), folder)
+    tokenizer = load_tokenizer(config.model.model, config.model)
+    pad_on_the_right(loaded.model, tokenizer)
+    save_model(loaded.model, tokenizer, folder)
     return str(folder)
 
 

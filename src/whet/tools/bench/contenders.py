@@ -178,10 +178,12 @@ class _StockJob:
         self.tokens = prepared.tokens["train"]
 
     def model(self) -> Any:
+        from whet.models.decoders import pad_on_the_right
         from whet.models.pretrained import load_model, without_dropout
 
         config = self.prepared.config
         model = load_model(config.model.model, self.prepared.examples.task, config.model, seed=config.train.seed).model
+        pad_on_the_right(model, self.prepared.tokenizer)
         return model if self.dropout else without_dropout(model)
 
     def dataset(self, rows: int) -> Any:

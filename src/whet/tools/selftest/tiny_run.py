@@ -100,6 +100,7 @@ def run_contents(run: Path) -> dict[str, Any]:
         folder.path / "predictions.parquet",
         folder.path / "baselines.json",
         *run.glob("parts/*/*.safetensors"),
+        *folder.adapter.glob("*"),
     ]
     found = {file.relative_to(run).as_posix().removeprefix("model/"): file for file in files if file.is_file()}
     sums = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in found.items()}
