@@ -111,6 +111,8 @@ def small_model(
         sizes |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout, **RELATIVE[family]}
     if family == "electra":
         sizes |= {"embedding_size": width}
+    if family == "qwen3":
+        sizes |= {"num_key_value_heads": 2, "head_dim": 16}
     if family == "modernbert":
         sizes |= {"local_attention": 8, "global_attn_every_n_layers": 2, "classifier_pooling": "cls"}
         sizes |= {"cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2}

@@ -64,6 +64,7 @@ class TrainStep:
         self._calls = self._rows = 0
         self._live: LiveStep | None = None
         self._captured: CapturedLoopStep | None = None
+        self._fuses_on_cuda = False
         self._changes = 0
         self._network: Network | None = None
         self._watch: Watch | None = None
@@ -76,6 +77,8 @@ class TrainStep:
         if not self.model.training:
             self.model.train()
         self._look_at_model()
+        if self._fuses_on_cuda:
+            self._fuse_on_cuda(batch)
         if self._captured is not None and (loss := self._replayed(self._captured, batch)) is not None:
             return loss
         tokens, odd = self._tokens(batch)
@@ -219,7 +222,7 @@ class TrainStep:
         if not reason:
             return
         self._hand_over()
-        self._live, self._captured, self._in_buffers = None, None, False
+        self._live, self._captured, self._in_buffers, self._fuses_on_cuda = None, None, False, False
         self._why_not_fused = reason  # it is not taken again, because that copies all weights
         self._changes += 1
         self._choose()
@@ -243,10 +246,24 @@ class TrainStep:
     def _choose_on_cuda(self) -> None:
         """Capture steps, or leave them to torch: without a graph, launching packed rows takes the host longer."""
         self._why_plain = self._reason_against_captured()
-        if not self._why_plain:
+        self._why_not_fused = self._why_not_fused or why_not_model(self.model) or self._reason_against_fused()
+        self._fuses_on_cuda = not (self._why_plain or self._why_not_fused)
+        if not self._why_plain and not self._fuses_on_cuda:
             self._captured = CapturedLoopStep(self.model, self._adamw, self.hardware, self.clip)
         if type(self.model).__module__.startswith(("transformers.", "peft.")):
             self._watch = Watch(self.model, self._adamw)
+
+    def _fuse_on_cuda(self, batch: Mapping[str, Any]) -> None:
+        """Take memory for fused steps of batches like this one, unless there is enough."""
+        tokens, _ = self._tokens(batch)
+        if tokens is None or not self._fits_buffers() or (self._live is not None and self._live.takes(tokens)):
+            return
+        from whet.engine.fused.cuda.live_step import CudaLiveStep
+
+        limit = self.model.config.max_position_embeddings - position_shift(self.model.config)
+        most = (len(tokens), len(tokens) * limit)
+        self._live = CudaLiveStep(self.model, self._adamw, self.hardware, most, self._loss_of(tokens), self.clip)
+        self._watch = Watch(self.model, self._adamw)  # its weights have other places now
 
     def _reason_against_captured(self) -> str:
         if self._changes >= MOST_CHANGES:
@@ -265,8 +282,8 @@ class TrainStep:
         return "the accelerator accumulates gradients" if accumulates else ""
 
     def _reason_against_fused(self) -> str:
-        if self.hardware.device.type != "cpu":
-            return "fused steps for a loop of one's own run on CPUs only"
+        if self.hardware.device.type == "cuda" and self.accumulate > 1:
+            return "a fused step on a GPU is one batch"
         if not fusable(self.model, self.hardware.device, self.hardware.bf16):
             return why_not_fused(self.model) or "some of its weights are frozen"
         return self._why_not_accelerator() or why_not_adamw(self._adamw, self.model, fused=True, everywhere=True)
@@ -282,11 +299,15 @@ class TrainStep:
 
     def _tokens(self, batch: Mapping[str, Any]) -> tuple[Tokens | None, str]:
         """Return the batch without padding, or the reason why the model must compute it as it is."""
-        if self._network is None:
+        if self._network is None and not self._fuses_on_cuda:
             return None, ""
         if set(batch) - PACKABLE or {"input_ids", "labels", "attention_mask"} - set(batch):
             return None, f"the batch has {', '.join(batch)}"
-        if any(not isinstance(value, torch.Tensor) or value.device.type != "cpu" for value in batch.values()):
+        if any(not isinstance(value, torch.Tensor) for value in batch.values()):
+            return None, "the batch has values that are no tensors"
+        if self._fuses_on_cuda:  # faster than other paths even though it waits for the device
+            batch = {name: value.cpu() for name, value in batch.items()}
+        if any(value.device.type != "cpu" for value in batch.values()):
             return None, "the batch is on the device already"
         if any(value.requires_grad or value.dtype is torch.bfloat16 for value in batch.values()):
             return None, "the batch has tensors that are not plain numbers"  # numpy does not take them

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 from tests.conftest import random_tokens, small_model
+from whet import TrainStep
 from whet.config import make_config
-from whet.data.tokens.batches import BatchOrder
+from whet.data.tokens.batches import BatchOrder, pad
 from whet.engine.dispatch import choose_path
 from whet.engine.losses import Loss
 from whet.engine.network import Network, TokenBatches
@@ -143,3 +145,60 @@ def test_a_model_that_reads_a_number_back_is_trained_by_the_plain_step(monkeypat
     np.testing.assert_allclose(training.losses(), plain.losses(), atol=0.03)
     assert training.network.path == "padded"
     assert "its steps are not captured" in training.network.why
+
+
+class Loops:
+    """The loop of the course in float32, and the same with `TrainStep`, on copies of one model."""
+
+    def __init__(self, family: str, **settings: Any) -> None:
+        self.models = [without_dropout(small_model(family, width=64, layers=3)).cuda().train() for _ in range(2)]
+        self.optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-3, **settings) for model in self.models]
+        self.step = TrainStep(self.models[1], self.optimizers[1])
+        self.tokens = random_tokens(90, types=False)
+
+    def take(self, number: int, where: str = "cpu") -> tuple[float, float]:
+        arrays = pad(self.tokens, np.arange(8) + 8 * (number % 10), pad_id=self.models[0].config.pad_token_id or 0)
+        batch = {name: torch.from_numpy(np.array(array)).to(where) for name, array in arrays.items()}
+        loss = self.models[0](**{name: value.cuda() for name, value in batch.items()}).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.models[0].parameters(), 1.0)
+        self.optimizers[0].step()
+        self.optimizers[0].zero_grad()
+        return float(loss), float(self.step(batch))
+
+
+@pytest.mark.parametrize("where", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    ("family", "path"), [("bert", "fused"), ("deberta-v2", "captured"), ("modernbert", "captured")]
+)
+def test_a_loop_of_ones_own_has_the_losses_of_the_plain_loop(family: str, path: str, where: str) -> None:
+    loops = Loops(family)
+    losses = np.array([loops.take(number, where) for number in range(30)])
+    np.testing.assert_allclose(losses[:, 1], losses[:, 0], atol=0.05)
+    assert loops.step.path.split(" ")[0] == path, loops.step.path
+    assert {float(state["step"]) for state in loops.optimizers[1].state.values()} == {30.0}
+
+
+def test_the_users_hand_on_a_fused_loop_counts() -> None:
+    loops = Loops("bert", weight_decay=0.3)
+    for number in range(10):
+        loops.take(number)
+    for model, optimizer in zip(loops.models, loops.optimizers, strict=True):
+        optimizer.param_groups[0]["lr"] = 3e-4
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        model.classifier.bias.data.add_(0.5)
+    losses = np.array([loops.take(number) for number in range(10, 30)])
+    np.testing.assert_allclose(losses[:, 1], losses[:, 0], atol=0.05)
+    plain, fused = (dict(model.named_parameters()) for model in loops.models)
+    for name in ("classifier.bias", "bert.pooler.dense.bias", "bert.encoder.layer.0.output.LayerNorm.weight"):
+        torch.testing.assert_close(fused[name], plain[name], atol=5e-3, rtol=0.02, msg=name)
+    assert loops.step.path == "fused"
+
+
+def test_larger_batches_than_the_first_are_fused_too() -> None:
+    loops = Loops("bert")
+    loops.take(0)
+    arrays = pad(loops.tokens, np.arange(24), pad_id=0)
+    loops.step({name: torch.from_numpy(np.array(array)) for name, array in arrays.items()})
+    assert loops.step.path == "fused"
+    assert {float(state["step"]) for state in loops.optimizers[1].state.values()} == {2.0}

@@ -93,9 +93,15 @@ class CapturedLoopStep:
         self.graphs.zero()
 
     def _loss(self, key: Key) -> Tensor:
-        static = self._batches[key]
-        with exact_attention(self.model):
-            outputs = self.model(**static)
+        static, config = self._batches[key], self.model.config
+        before, labels = config.problem_type, static["labels"]
+        if before is None and config.num_labels > 1 and labels.dim() == 1 and not labels.is_floating_point():
+            config.problem_type = "single_label_classification"  # else DeBERTa looks for labels below 0 on the host
+        try:
+            with exact_attention(self.model):
+                outputs = self.model(**static)
+        finally:
+            config.problem_type = before
         loss: Tensor = outputs["loss"] if isinstance(outputs, Mapping) else outputs[0]
         self._losses[key].copy_(loss.detach())
         return loss if self.whole else loss * len(static["labels"])

@@ -24,11 +24,14 @@ from whet.utils.device import Hardware
 class LiveStep:
     """Computes forward, backward and update on the CPU; torch's AdamW holds the settings and the state."""
 
-    def __init__(self, model: Any, optimizer: torch.optim.Optimizer, hardware: Hardware) -> None:
-        self.optimizer = optimizer
+    def __init__(
+        self, model: Any, optimizer: torch.optim.Optimizer, hardware: Hardware, most: tuple[int, int] = (0, 0)
+    ) -> None:
+        """`most` is the largest number of rows and tokens of a batch; only a GPU needs it."""
+        self.optimizer, self.most = optimizer, most
         found = [(parameter, parameter.grad) for parameter in model.parameters()]
         # Dropout is a function of this seed and the number of updates: the same after the same manual_seed.
-        self.network = FusedNetwork(model, hardware, seed=torch.initial_seed() % (1 << 63))
+        self.network = FusedNetwork(model, hardware, seed=torch.initial_seed() % (1 << 63), most=most)
         self.flat = self.network.flat
         self.moments = Moments(self.flat, optimizer)
         (beta1, beta2), epsilon = optimizer.param_groups[0]["betas"], optimizer.param_groups[0]["eps"]
@@ -51,6 +54,10 @@ class LiveStep:
                 return "parameters have had different numbers of steps"
             self.updates = int(self.moments.steps[0])
         return ""
+
+    def takes(self, tokens: Tokens) -> bool:
+        """Return whether a batch is not larger than what memory was taken for."""
+        return True
 
     def backward(self, tokens: Tokens, loss: Loss, divisor: float, micro: int) -> Tensor:
         """Add the gradient of the summed loss divided by `divisor` to that of the step; return that loss."""

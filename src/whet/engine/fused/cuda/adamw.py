@@ -137,9 +137,12 @@ class CudaUpdate:
         group, start, end, _ = span
         kernels.adamw[(min(launch.programs, -(-(end - start) // launch.block)),)](
             group.master, group.first, group.second, group.gradient, group.compute, self.scale, rates,
-            start, end, group.decays_until, group.computes_until, *self._numbers(),
+            start, end, self._decays_until(group), group.computes_until, *self._numbers(),
             BLOCK=launch.block, COPY=group.compute is not group.master, num_warps=launch.warps, **EXACT,
         )  # fmt: skip
+
+    def _decays_until(self, group: Group) -> int:
+        return group.size if self.rule.everywhere else group.decays_until
 
     def _words_of_batch(self, rates: Tensor, words: Words) -> None:
         group = self.flat.matrices
