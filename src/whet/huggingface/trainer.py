@@ -142,17 +142,10 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         _name_labels(model, getattr(self, "train_dataset", None))
         return model
 
-    # `find_executable_batch_size` binds `batch_size` by name, so the signature is the library's.
-    def _inner_training_loop(
-        self,
-        batch_size: Any = None,
-        args: Any = None,
-        resume_from_checkpoint: Any = None,
-        trial: Any = None,
-        ignore_keys_for_eval: Any = None,
-    ) -> Any:
+    # `find_executable_batch_size` gives `batch_size` by name.
+    def _inner_training_loop(self, batch_size: Any = None, *given: Any, **named: Any) -> Any:
         try:
-            return super()._inner_training_loop(batch_size, args, resume_from_checkpoint, trial, ignore_keys_for_eval)
+            return super()._inner_training_loop(batch_size, *given, **named)
         finally:  # the model holds its current weights, also after an error
             self._leave_fast_path(quietly=True)
 
@@ -300,9 +293,6 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
     def _evaluation_sets(self) -> list[Any]:
         several = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
         return [each for each in several.values() if each is not None]
-
-    def _first_evaluation_set(self) -> Any:
-        return next(iter(self._evaluation_sets()), None)
 
     def _evaluation_tokens(self) -> list[Tokens]:
         """Return rows that the network will evaluate during training, as far as its vocabulary allows."""
