@@ -61,7 +61,8 @@ def _why_not_parameters(parameters: Sequence[Any]) -> str:
 def _why_not_settings(model: Any) -> str:
     if getattr(model, "is_quantized", False) or getattr(model, "hf_device_map", None) is not None:
         return "the model is quantised or spread over devices"
-    if model.is_gradient_checkpointing:
+    # The library's property for it was renamed, and warns by its old name.
+    if any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
         return "the model recomputes activations"
     if model.config.output_hidden_states or model.config.output_attentions:
         return "the model is to give hidden states or attentions"

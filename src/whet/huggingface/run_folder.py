@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from whet.runs.folder import CONFIG, RECORDS, RunFolder
 from whet.runs.report.html import write_report_quietly
 from whet.runs.verdict.judge import early_verdict
 from whet.task import Task, labels_fit, task_of
+from whet.training.choice import Rule
 from whet.training.evaluation import confusion_matrix, probe_rows
 from whet.training.metadata import describe_environment, start_of
 from whet.utils.memory import peak_memory_mb
@@ -42,8 +44,8 @@ class RunFolderCallback(TrainerCallback):  # type: ignore[misc]
         self.folder: RunFolder | None = None
         self._held = ExitStack()
         self._task: Task | None = None
-        self._metric, self._higher = "loss", False
-        self._best: float | None = None
+        self._rule = Rule("loss", higher_is_better=False)
+        self._best: Evaluation | None = None
         self._evaluated = -1
         self._grad_norm: float | None = None
         self._logged: tuple[int, float, float] = (0, 0.0, 0.0)
@@ -183,17 +185,17 @@ class RunFolderCallback(TrainerCallback):  # type: ignore[misc]
         self.folder.write_json("data.json", content)
         if task is None:
             return None
-        self._metric = (args.metric_for_best_model or MAIN_METRIC[task.kind]).removeprefix("eval_")
+        metric = (args.metric_for_best_model or MAIN_METRIC[task.kind]).removeprefix("eval_")
         better = args.greater_is_better if args.metric_for_best_model else None
-        self._higher = higher_is_better(self._metric) if better is None else bool(better)
+        self._rule = Rule(metric, higher_is_better(metric) if better is None else bool(better))
         return start_of(
             task,
             {name: each for name, each in labels.items() if labels_fit(each, task)},
             total_steps=state.max_steps,
             steps_per_epoch=-(-state.max_steps // max(1, state.num_train_epochs)),
             rows=rows,
-            metric=self._metric,
-            higher_is_better=self._higher,
+            metric=metric,
+            higher_is_better=self._rule.higher_is_better,
             evaluations=self._evaluations(state),
             overlap=_overlap(tables.get("train"), tables.get("validation")),
             unknown=_unknown(tables.get("train"), trainer.processing_class),
@@ -216,26 +218,21 @@ class RunFolderCallback(TrainerCallback):  # type: ignore[misc]
             own = {name: float(value) for name, value in score(task.kind, logits, labels).items()}
             if task.kind in ("binary", "multiclass"):
                 confusion = confusion_matrix(labels, np.asarray(predicted(task.kind, logits)), len(task.labels))
-        losses = [value for name, value in metrics.items() if name.endswith("_loss")]
-        scores = {**own, **_numbers(metrics)}
-        loss = float(losses[0]) if losses else float("nan")
-        value = loss if self._metric == "loss" else scores.get(self._metric)
-        best = value is not None and (
-            self._best is None or (value > self._best if self._higher else value < self._best)
-        )
-        self._best = value if best else self._best
-        return Evaluation(
+        losses = [float(value) for name, value in metrics.items() if name.endswith("_loss")]
+        record = Evaluation(
             step=state.global_step,
             epoch=round(float(state.epoch or 0.0), 6),
             split="validation",
-            loss=loss,
-            metrics=scores,
+            loss=losses[0] if losses else float("nan"),
+            metrics={**own, **_numbers(metrics)},
             rows=0 if labels is None else len(labels),
             probe_loss=probe,
-            best=best,
             confusion=confusion,
             seconds=float(metrics.get("eval_runtime", 0.0)),
         )
+        if self._rule.replaces(record, self._best):
+            record = self._best = replace(record, best=True)
+        return record
 
     def _probe_loss(self) -> float | None:
         """Return the loss on a fixed sample of training rows in evaluation mode, comparable with the evaluation's."""
