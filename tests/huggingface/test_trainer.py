@@ -41,6 +41,15 @@ def test_tokenizer_is_taken_as_processing_class_with_one_notice(tmp_path: Path) 
         assert trainer.tokenizer is tokenizer
 
 
+def test_a_subclass_may_keep_a_tokenizer_of_its_own(tmp_path: Path) -> None:
+    class Mine(Trainer):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            self.tokenizer = "mine"
+
+    assert Mine(small_model(), TrainingArguments(str(tmp_path), **QUIET)).tokenizer == "mine"
+
+
 def old_trainer() -> type[Trainer]:
     class OwnLoss(Trainer):
         """As people wrote it for transformers 4."""

@@ -103,8 +103,10 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         0`."""
         return ", then ".join(self._paths)
 
-    @property
-    def tokenizer(self) -> Any:
+    def __getattr__(self, name: str) -> Any:
+        """Give the old name of `processing_class`, unless a subclass has an attribute of that name."""
+        if name != "tokenizer":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         notice("Trainer.tokenizer is now Trainer.processing_class.")
         return self.processing_class
 
