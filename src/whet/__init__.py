@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch.optim import AdamW
     from transformers import (
         AutoModelForSequenceClassification,
+        AutoTokenizer,
         DataCollatorWithPadding,
         EarlyStoppingCallback,
         TrainerCallback,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from whet.experiments.tune import tune
     from whet.huggingface.trainer import Trainer
     from whet.huggingface.training_arguments import TrainingArguments
-    from whet.huggingface.wrappers import AutoTokenizer, PaddingCollator, load_dataset
+    from whet.huggingface.wrappers import load_dataset
     from whet.inference.predictor import Prediction, Predictor
     from whet.metrics import load_metric
 
@@ -40,7 +41,6 @@ _PLACES = {
     "Trainer": "whet.huggingface.trainer",
     "TrainingArguments": "whet.huggingface.training_arguments",
     "TrainStep": "whet.engine.train_step",
-    "PaddingCollator": "whet.huggingface.wrappers",
     "AutoTokenizer": "whet.huggingface.wrappers",
     "load_dataset": "whet.huggingface.wrappers",
     "load_metric": "whet.metrics",
@@ -64,7 +64,6 @@ __all__ = [
     "AutoTokenizer",
     "DataCollatorWithPadding",
     "EarlyStoppingCallback",
-    "PaddingCollator",
     "Prediction",
     "Predictor",
     "Run",

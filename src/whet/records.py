@@ -25,6 +25,11 @@ AVERAGED = "averaged"
 CHOICE = "choice"
 """The `about` of the finding on the shipped weights."""
 
+FEW_UNKNOWN = 0.03
+"""Share of unknown tokens from which on they are spoken of: names and symbols make up less."""
+MUCH_UNREAD = 0.05
+"""Share of the text from which on it is said that it is not read."""
+
 # Fields that differ between two executions of the same training.
 TIMINGS = frozenset({"seconds", "rows_per_second", "memory_mb", "time", "eta_seconds"})
 

@@ -12,7 +12,7 @@ import pytest
 import transformers
 
 from tests.conftest import small_model
-from tests.huggingface.made import make_rows, make_trainer
+from tests.huggingface.made import make_rows, make_trainer, padding_tokenizer
 from whet import Trainer, TrainerCallback
 from whet.engine.notices import WhetNotice
 from whet.huggingface import fast_path
@@ -120,9 +120,18 @@ def test_rows_that_the_engine_would_take_otherwise_are_left_to_the_library(
         from datasets import Value
 
         rows = rows.cast_column("label", Value("float32"))
-    trainer = make_trainer(tmp_path, train=rows.map(change), **SHORT)
+    model = small_model("roberta" if "padding token" in reason else "bert")  # which counts positions by it
+    trainer = make_trainer(tmp_path, train=rows.map(change), model=model, **SHORT)
     trainer.create_optimizer_and_scheduler(2)
     assert reason in fast_path.why_stock(trainer, trainer.get_train_dataloader())
+
+
+def test_batches_wider_than_the_model_are_left_to_the_library(tmp_path: Path) -> None:
+    collator = transformers.DataCollatorWithPadding(padding_tokenizer(), padding="max_length", max_length=70)
+    trainer = make_trainer(tmp_path, data_collator=collator, **SHORT)
+    with pytest.raises((IndexError, RuntimeError)):
+        trainer.train()
+    assert trainer.path.startswith("stock (a batch is wider than the model's positions)")
 
 
 def test_a_data_set_is_read_once_however_often_its_columns_are_removed(tmp_path: Path) -> None:

@@ -13,7 +13,12 @@ from whet import AutoTokenizer, load_dataset
 from whet.errors import EnvironmentFault
 
 SAME = {
-    "transformers": ("AutoModelForSequenceClassification", "DataCollatorWithPadding", "EarlyStoppingCallback"),
+    "transformers": (
+        "AutoModelForSequenceClassification",
+        "AutoTokenizer",
+        "DataCollatorWithPadding",
+        "EarlyStoppingCallback",
+    ),
     "torch.optim": ("AdamW",),
     "accelerate": ("Accelerator",),
     "whet.metrics": ("load_metric",),

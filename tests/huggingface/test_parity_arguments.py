@@ -38,6 +38,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "sequential": {"train_sampling_strategy": "sequential"},
     "grouped by length": {"train_sampling_strategy": "group_by_length", "num_train_epochs": 2, "max_steps": -1},
     "dataloader_drop_last": {"dataloader_drop_last": True, **EVERY_TWO},
+    "workers that persist": {"dataloader_num_workers": 1, "dataloader_persistent_workers": True, **EVERY_TWO},
     "no pinned memory": {"dataloader_pin_memory": False},
     "evaluation by steps": {**EVERY_TWO, "per_device_eval_batch_size": 3},
     "evaluation by epochs": {"eval_strategy": "epoch", "save_strategy": "epoch", "logging_strategy": "epoch"},

@@ -57,6 +57,11 @@ def with_constant(base: Any) -> Any:
     return lambda self, logs, *others, **named: base.log(self, {**logs, "mine": 1.0}, *others, **named)
 
 
+def drawn(base: type) -> Any:
+    """With rows that are drawn more than once."""
+    return lambda self, dataset=None: torch.utils.data.WeightedRandomSampler([1.0 + row for row in range(14)], 14)
+
+
 def sequential(base: type) -> Any:
     return lambda self, dataset=None: torch.utils.data.SequentialSampler(dataset or self.train_dataset)
 
@@ -78,13 +83,14 @@ METHODS: dict[str, tuple[str, Callable[[type], Any]]] = {
     "save_model": (FUSED, passing("save_model")),
     "_save_checkpoint": (FUSED, passing("_save_checkpoint")),
     "_get_train_sampler": (FUSED, sequential),
+    "_get_train_sampler, weighted": (FUSED, drawn),
 }
 
 
 @pytest.mark.parametrize("name", list(METHODS))
 def test_an_overridden_method_is_called_as_in_the_library(name: str, tmp_path: Path) -> None:
     path, make = METHODS[name]
-    compare(Use(path, EVERY_TWO, kind=overriding(**{name: make})), tmp_path)
+    compare(Use(path, EVERY_TWO, kind=overriding(**{name.partition(",")[0]: make})), tmp_path)
 
 
 class At(transformers.TrainerCallback):
@@ -114,6 +120,29 @@ class Halves(transformers.TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:
         for parameter in model.parameters():
             parameter.data *= 0.5
+
+
+class Reads(transformers.TrainerCallback):
+    """Notes what a callback can see, also of the optimizer's state."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        model, optimizer = others["model"], others["optimizer"]
+        moments = [float(each["exp_avg"].abs().sum()) for each in optimizer.state.values()]
+        self.seen.append([sum(moments), optimizer.param_groups[0]["lr"], model.training, sorted(others)])
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        counts = {float(each["step"]) for each in others["optimizer"].state.values()}
+        self.seen.append([counts, others["lr_scheduler"].get_last_lr(), len(others["train_dataloader"])])
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        others["metrics"]["eval_mine"] = 3.0
+
+
+class ReadsSeldom(Reads):
+    on_step_end = transformers.TrainerCallback.on_step_end
 
 
 def asking(name: str) -> Callable[[Any, Any], Any]:
@@ -154,6 +183,15 @@ def test_a_callback_has_the_same_effect(name: str, tmp_path: Path) -> None:
     args = {**EVERY_TWO, "metric_for_best_model": "loss", "logging_steps": 2}
     args |= {"gradient_accumulation_steps": 2} if name == "stop within a step" else {}
     compare(Use(path, args, lambda: {"callbacks": [make()]}), tmp_path)
+
+
+@pytest.mark.parametrize("kind", [Reads, ReadsSeldom])
+def test_a_callback_sees_the_same(kind: type[Reads], tmp_path: Path) -> None:
+    def seen(trainer: Any) -> Any:
+        return next(each.seen for each in trainer.callback_handler.callbacks if isinstance(each, Reads))
+
+    args = {**EVERY_TWO, "max_steps": -1, "num_train_epochs": 2}
+    compare(Use(FUSED, args, lambda: {"callbacks": [kind()]}, after=seen), tmp_path)
 
 
 @pytest.mark.parametrize("order", ["group_by_length", "sequential"])

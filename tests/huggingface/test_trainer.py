@@ -41,6 +41,15 @@ def test_tokenizer_is_taken_as_processing_class_with_one_notice(tmp_path: Path) 
         assert trainer.tokenizer is tokenizer
 
 
+def test_a_subclass_may_keep_a_tokenizer_of_its_own(tmp_path: Path) -> None:
+    class Mine(Trainer):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            self.tokenizer = "mine"
+
+    assert Mine(small_model(), TrainingArguments(str(tmp_path), **QUIET)).tokenizer == "mine"
+
+
 def old_trainer() -> type[Trainer]:
     class OwnLoss(Trainer):
         """As people wrote it for transformers 4."""
@@ -65,6 +74,40 @@ def test_an_old_compute_loss_trains_by_the_mean_of_all_micro_batches(tmp_path: P
         assert trainer.evaluate()["eval_loss"] > 0
         losses.append(logged(trainer))
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_methods_in_old_signatures_are_called_without_what_was_added(tmp_path: Path) -> None:
+    with pytest.warns(WhetNotice, match="it is called without it") as heard:
+
+        class Old(Trainer):
+            """As people wrote it for transformers 4."""
+
+            def training_step(self, model: Any, inputs: Any) -> Any:
+                return super().training_step(model, inputs)
+
+            def log(self, logs: Any) -> None:
+                super().log({**logs, "mine": 1.0})
+
+            def _get_train_sampler(self) -> Any:
+                return torch.utils.data.SequentialSampler(self.train_dataset)
+
+    assert [str(each.message).partition(" ")[0] for each in heard] == [
+        "Old.training_step",
+        "Old.log",
+        "Old._get_train_sampler",
+    ]
+    trainer = make_trainer(tmp_path, kind=Old, max_steps=2, **SHORT)
+    trainer.train()
+    assert logged(trainer, "mine") == [1.0, 1.0, 1.0]
+
+
+def test_methods_in_present_signatures_are_left_alone(recwarn: pytest.WarningsRecorder) -> None:
+    def log(self: Any, *given: Any, **named: Any) -> None: ...
+    def compute_loss(self: Any, model: Any, inputs: Any, return_outputs: bool = False, **others: Any) -> None: ...
+
+    made = type("Mine", (Trainer,), {"log": log, "compute_loss": compute_loss})
+    assert (made.log, made.compute_loss) == (log, compute_loss)
+    assert not recwarn.list
 
 
 def test_label_names_come_from_the_data(tmp_path: Path) -> None:

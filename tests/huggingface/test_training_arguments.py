@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import inspect
 import os
@@ -93,6 +94,28 @@ def test_a_users_dataclass_has_its_fields_and_the_old_names() -> None:
     with pytest.warns(WhetNotice, match="Mine: evaluation_strategy"):
         mine = Mine("out", bf16=False, evaluation_strategy="epoch", temperature=3.0)
     assert (mine.temperature, mine.eval_strategy) == (3.0, "epoch")
+
+
+def test_a_users_dataclass_may_have_abstract_classes_beside_it() -> None:
+    class Named(abc.ABC):
+        @abc.abstractmethod
+        def name(self) -> str: ...
+
+    @dataclasses.dataclass
+    class Mine(TrainingArguments, Named):
+        def name(self) -> str:
+            return "mine"
+
+    assert Mine("out", bf16=False).name() == "mine"
+
+
+def test_old_names_can_be_read() -> None:
+    args = TrainingArguments("out", bf16=False, eval_strategy="epoch")
+    assert (args.evaluation_strategy, args.no_cuda, args.overwrite_output_dir) == ("epoch", False, None)
+    with pytest.warns(WhetNotice, match="overwrite_output_dir is gone"):
+        assert TrainingArguments("out", bf16=False, overwrite_output_dir=True).overwrite_output_dir is True
+    with pytest.raises(AttributeError, match="learning_rat"):
+        assert args.learning_rat
 
 
 def test_scripts_can_read_them_from_a_command_line() -> None:

@@ -145,6 +145,7 @@ def test_predicting_one_text_leaves_out_what_only_training_and_the_compiler_need
     loaded = set(said_by(script))
     assert "torch" in loaded
     assert not loaded & {"pandas", "torch._dynamo", "torch.distributed.tensor", "accelerate.hooks", "datasets"}
+    assert not loaded & {"whet.data.audit", "whet.data.examples", "whet.data.dropping"}
 
 
 def saved_classifier(model: Path, folder: Path) -> Path:

@@ -11,9 +11,11 @@ import torch
 from torch.nn.modules import module as torch_module
 from torch.optim import optimizer as torch_optimizer
 
+from whet.data.tokens.table import Tokens
 from whet.engine.fused.architectures import shape_of, why_not_fused
 from whet.engine.packed import keep_first_tokens, why_not_packed
 from whet.engine.regression_head import keeps_numbers_exact
+from whet.models.families import position_shift, token_types
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -71,7 +73,8 @@ def _why_not_parameters(parameters: Sequence[Any]) -> str:
 def _why_not_settings(model: Any) -> str:
     if getattr(model, "is_quantized", False) or getattr(model, "hf_device_map", None) is not None:
         return "the model is quantised or spread over devices"
-    if model.is_gradient_checkpointing:
+    # The library's property for it was renamed, and warns by its old name.
+    if any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
         return "the model recomputes activations"
     if model.config.output_hidden_states or model.config.output_attentions:
         return "the model is to give hidden states or attentions"
@@ -132,6 +135,27 @@ def why_not_adamw(optimizer: Any, model: Any, *, fused: bool, everywhere: bool =
     states = [state for state in optimizer.state.values() if state]
     if len({float(state["step"]) for state in states}) > 1 or len(states) not in (0, len(names)):
         return "parameters have had different numbers of steps"
+    return ""
+
+
+def why_not_tokens(config: Any, tokens: Tokens, width: int) -> str:
+    """Return why the library's forward would refuse these rows or compute them differently; empty for no reason.
+
+    `width` is that of the widest batch, with padding.
+    """
+    shift = position_shift(config)
+    if not tokens.lengths.all():
+        return "a row is empty"
+    limit = getattr(config, "max_position_embeddings", None)
+    if limit is not None and width + shift > limit:
+        return "a batch is wider than the model's positions"
+    if tokens.ids.min() < 0 or tokens.ids.max() >= config.vocab_size:
+        return "a token is none of the model's"
+    if shift and (tokens.ids == config.pad_token_id).any():
+        return "a row has the padding token inside"
+    kinds = token_types(config)
+    if tokens.types is not None and kinds and (tokens.types.min() < 0 or tokens.types.max() >= kinds):
+        return "a token type is none of the model's"
     return ""
 
 

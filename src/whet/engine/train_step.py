@@ -15,12 +15,19 @@ from whet.engine.captured.loop_step import CapturedLoopStep, why_not_batch
 from whet.engine.captured.network import why_not_captured
 from whet.engine.fused.architectures import why_not_fused
 from whet.engine.fused.live import LiveStep
-from whet.engine.given import Watch, fusable, why_not_adamw, why_not_as_it_is, why_not_model
+from whet.engine.given import (
+    Watch,
+    fusable,
+    why_not_adamw,
+    why_not_as_it_is,
+    why_not_model,
+    why_not_tokens,
+)
 from whet.engine.losses import Loss
 from whet.engine.network import Network
 from whet.engine.notices import notice
 from whet.errors import UsageError
-from whet.models.families import position_shift, token_types
+from whet.models.families import position_shift
 from whet.task import PROBLEM_TYPES, labels_fit, notes_problem_type, task_of
 from whet.utils.device import choose_hardware, precision
 
@@ -325,18 +332,9 @@ class TrainStep:
 
     def _odd(self, tokens: Tokens, width: int) -> str:
         """Return why the library's forward would refuse this batch or compute it differently."""
-        config = self.model.config
-        shift = position_shift(config)
-        if width + shift > config.max_position_embeddings:
-            return "the batch is wider than the model's positions"
-        if tokens.ids.min() < 0 or tokens.ids.max() >= config.vocab_size:
-            return "a token is none of the model's"
-        if shift and (tokens.ids == config.pad_token_id).any():
-            return "a row has the padding token inside"
-        kinds = token_types(config)
-        if tokens.types is not None and kinds and (tokens.types.min() < 0 or tokens.types.max() >= kinds):
-            return "a token type is none of the model's"
-        task = task_of(config, tokens.labels)
+        if reason := why_not_tokens(self.model.config, tokens, width):
+            return reason
+        task = task_of(self.model.config, tokens.labels)
         if task is None or tokens.labels is None or not labels_fit(tokens.labels, task):
             return "the labels are not of the model's kind"
         return ""

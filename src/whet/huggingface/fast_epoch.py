@@ -96,8 +96,10 @@ class Fast:
         self.network.sync_to_module()
 
     def lend(self) -> None:
-        """Give callbacks the module: they may change its weights until the engine takes them back."""
+        """Give callbacks the module and the optimizer's state; they may change the weights until the next step."""
         self.write_weights()
+        if self.moments is not None:
+            self.moments.advance(self.updates)
         self._lent = True
 
     def take_back(self) -> None:
@@ -239,7 +241,7 @@ class FastEpoch:
         inner: Any = getattr(loader.batch_sampler, "batch_sampler", None)
         if hasattr(inner, "set_epoch"):
             inner.set_epoch(self.epoch)
-        draw_as_a_loader()
+        draw_as_a_loader(loader)
         batches: Iterator[Any] = iter(loader.batch_sampler)
         if resumed is not None and skip:
             self.done = sum(1 for _ in islice(batches, skip))

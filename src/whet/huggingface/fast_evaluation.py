@@ -51,10 +51,12 @@ def own_randomness(device: torch.device) -> Iterator[None]:
             generator.set_state(state)
 
 
-def draw_as_a_loader() -> None:
+def draw_as_a_loader(loader: Any) -> None:
     """Draw the number that `iter()` of a DataLoader draws, so that torch's generator continues as in the library's
-    loop."""
-    torch.empty((), dtype=torch.int64).random_()
+    loop. Workers that persist get theirs once."""
+    if not getattr(loader, "_has_drawn", False):
+        torch.empty((), dtype=torch.int64).random_()
+        loader._has_drawn = loader.persistent_workers
 
 
 def logits_of(
@@ -79,7 +81,7 @@ def evaluate(trainer: Any, loader: Any, prediction_loss_only: bool, prefix: str)
         trainer.accelerator.prepare_model(trainer.model, evaluation_mode=True)
         trainer.model_preparation_time = round(time.time() - started, 4)
     handler.eval_dataloader = loader  # a progress bar needs its length
-    draw_as_a_loader()
+    draw_as_a_loader(loader)
     told, most = 0, len(loader)
 
     def check_interrupt() -> None:

@@ -16,10 +16,10 @@ from transformers.trainer_callback import TrainerCallback
 
 from whet.data.tokens.from_dataset import HELD, LABELS, Unrepresentable, from_rows, widths_and_labels
 from whet.data.tokens.table import Tokens
-from whet.engine.given import fusable, why_not_adamw, why_not_model
-from whet.huggingface.wrappers import PaddingCollator
-from whet.models.families import PACKED, position_shift, token_types
-from whet.task import task_of
+from whet.engine.captured.network import why_not_captured
+from whet.engine.given import fusable, why_not_adamw, why_not_as_it_is, why_not_model, why_not_tokens
+from whet.models.families import PACKED
+from whet.task import labels_fit, task_of
 
 Stock = transformers.Trainer
 
@@ -45,25 +45,13 @@ KNOWN = {
     "_get_num_items_in_batch": ("a76f7900", "a69ce112", "a8cd1242", "bd607051"),
 }
 """Hashes of the library's methods that the fast epoch replaces: all releases from 5.3.0 to 5.23.0."""
-HARMLESS: dict[str, tuple[Any, ...]] = {
-    "neftune_noise_alpha": (None,),
-    "gradient_checkpointing": (False,),
-    "activation_checkpointing": (False,),
-    "torch_compile": (False,),
-    "use_liger_kernel": (False,),
-    "fp16_full_eval": (False,),
-    "bf16_full_eval": (False,),
-    "full_determinism": (False,),
-    "enable_jit_checkpoint": (False,),
-    "optim_args": (None, ""),
-    "optim_target_modules": (None,),
-    "remove_unused_columns": (True,),
-    "dataloader_in_order": (True,),
-    "debug": ([], ""),
-    "deepspeed": (None,),
-    "parallelism_config": (None,),
-}
-"""Arguments that change the computation, with the values for which they do not."""
+CHANGE_A_STEP = (
+    *("neftune_noise_alpha", "gradient_checkpointing", "activation_checkpointing", "torch_compile", "use_liger_kernel"),
+    *("fp16_full_eval", "bf16_full_eval", "full_determinism", "enable_jit_checkpoint", "optim_args", "debug"),
+    *("optim_target_modules", "deepspeed", "parallelism_config"),
+)
+NEEDED_FOR_A_STEP = ("remove_unused_columns", "dataloader_in_order")
+"""Arguments that change the computation where they are on, and where they are off."""
 WITHIN_A_STEP = ("on_pre_optimizer_step", "on_optimizer_step", "on_substep_end")
 """Events at which a callback finds gradients, or can stop a step; the engine does not have them."""
 LOADER = ("accelerate.data_loader", "DataLoaderShard")
@@ -76,7 +64,7 @@ def why_stock(trainer: Any, loader: Any) -> str:
         or unknown_version()
         or _of_settings(trainer)
         or _of_callbacks(trainer)
-        or why_not_model(trainer.model)
+        or _of_model(trainer)
         or _of_scale(trainer)
         or _of_optimizer(trainer)
         or _of_rows(trainer, loader, training=True)
@@ -95,7 +83,7 @@ def why_stock_evaluation(trainer: Any, loader: Any, ignore_keys: Any) -> str:
     return (
         _of_methods(trainer, SHAPES_EVALUATION)
         or _of_settings(trainer)
-        or why_not_model(trainer.model)
+        or _of_model(trainer)
         or _of_rows(trainer, loader, training=False)
     )
 
@@ -140,9 +128,10 @@ def fingerprint(source: str) -> str:
 
 def _of_settings(trainer: Any) -> str:
     args, accelerator = trainer.args, trainer.accelerator
-    for name, harmless in HARMLESS.items():
-        if getattr(args, name, harmless[0]) not in harmless:
-            return f"{name} is {getattr(args, name)!r}"
+    for name in (*CHANGE_A_STEP, *NEEDED_FOR_A_STEP):
+        value = getattr(args, name, name in NEEDED_FOR_A_STEP)
+        if (value not in (None, "", []) and value is not False) != (name in NEEDED_FOR_A_STEP):
+            return f"{name} is {value!r}"
     if trainer.compute_loss_func is not None:
         return "compute_loss_func is given"
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or trainer.is_model_parallel or args.n_gpu > 1:
@@ -162,6 +151,14 @@ def _of_settings(trainer: Any) -> str:
     if set(config.gradient_accumulation_kwargs or {}) - {"sync_each_batch"}:
         return "accelerator_config has gradient_accumulation_kwargs"
     return ""
+
+
+def _of_model(trainer: Any) -> str:
+    """Check the model. On a GPU every model of the library can be captured that is not computed in another way."""
+    model, device = trainer.model, trainer.args.device
+    if device.type != "cuda" or fusable(model, device, trainer.accelerator.mixed_precision == "bf16"):
+        return why_not_model(model)
+    return why_not_as_it_is(model) or why_not_captured(model)
 
 
 def _of_scale(trainer: Any) -> str:
@@ -223,14 +220,12 @@ def table_of(trainer: Any, dataset: Any) -> Table:
     if key not in trainer._tables:
         while len(trainer._tables) >= 8:
             trainer._tables.pop(next(iter(trainer._tables)))
-        rows = dataset
-        if isinstance(dataset, list):
-            trainer._set_signature_columns_if_needed()
-            kept = set(trainer._signature_columns)
-            rows = [{name: value for name, value in row.items() if name in kept} for row in dataset]
         trainer._set_signature_columns_if_needed()
-        inputs = [name for name in trainer._signature_columns if name not in LABELS]
-        trainer._tables[key] = (dataset, Table(from_rows(rows, inputs=inputs), *widths_and_labels(rows)))
+        kept, rows = set(trainer._signature_columns), dataset
+        if isinstance(dataset, list):
+            rows = [{name: value for name, value in row.items() if name in kept} for row in dataset]
+        table = Table(from_rows(rows, inputs=kept - set(LABELS)), *widths_and_labels(rows))
+        trainer._tables[key] = (dataset, table)
     return trainer._tables[key][1]  # type: ignore[no-any-return]
 
 
@@ -244,10 +239,10 @@ def _of_rows(trainer: Any, loader: Any, *, training: bool) -> str:
         return f"the data set is a {type(dataset).__name__}"
     if not len(dataset) or not len(loader):
         return "there are no batches"
-    if isinstance(dataset, list):
-        columns = [name for name in dataset[0] if name in HELD] if isinstance(dataset[0], dict) else []
-    else:
-        columns, form = [name for name in dataset.column_names if name in HELD], dataset.format
+    first = dataset[0] if isinstance(dataset, list) else dataset.features
+    columns = [name for name in first if name in HELD] if isinstance(first, dict) else []
+    if not isinstance(dataset, list):
+        form = dataset.format
         if form["type"] not in (None, "torch", "numpy") or set(columns) - set(form["columns"]):
             return f"the data set has the format {form['type']!r}"
     if sum(name in columns for name in LABELS) > 1 or trainer.label_names != ["labels"]:
@@ -256,9 +251,10 @@ def _of_rows(trainer: Any, loader: Any, *, training: bool) -> str:
         table = table_of(trainer, dataset)
     except Unrepresentable as error:
         return str(error)
+    collator, config = trainer.data_collator, trainer.model.config
     return (
-        _of_collator(trainer.data_collator, table, "attention_mask" in columns)
-        or _of_tokens(trainer.model.config, table)
+        _of_collator(collator, table, "attention_mask" in columns)
+        or why_not_tokens(config, table.tokens, padded_width(collator, table.widths))
         or _of_labels(trainer, table, training=training)
     )
 
@@ -268,46 +264,31 @@ def _of_collator(collator: Any, table: Table, masked: bool) -> str:
     if collator is transformers.default_data_collator:
         same = bool((table.widths == longest).all())
         return "" if same and masked else "default_data_collator gets rows of different lengths or without a mask"
-    if type(collator) not in (transformers.DataCollatorWithPadding, PaddingCollator):
+    if type(collator) is not transformers.DataCollatorWithPadding:
         return f"the collator is {getattr(collator, '__name__', type(collator).__name__)}"
-    tokenizer, padding = collator.tokenizer, getattr(collator, "padding", True)
-    if tokenizer.padding_side != "right":
+    if collator.tokenizer.padding_side != "right":
         return "the tokenizer pads on the left"
-    if getattr(padding, "value", padding) == "max_length":
-        if collator.max_length is None or longest > collator.max_length:
-            return "the collator pads to a length that is not set or too short"
-    elif getattr(padding, "value", padding) not in (True, "longest"):
+    padding = _padding(collator)
+    if padding == "max_length" and (collator.max_length is None or longest > collator.max_length):
+        return "the collator pads to a length that is not set or too short"
+    if padding not in (True, "longest", "max_length"):
         return "the collator does not pad"
-    if not masked and "attention_mask" not in tokenizer.model_input_names:
+    if not masked and "attention_mask" not in collator.tokenizer.model_input_names:
         return "batches have no attention mask, so the model attends to padding"
     return ""
 
 
+def _padding(collator: Any) -> Any:
+    """Return how a collator pads; `default_data_collator` gets rows of one length."""
+    padding = getattr(collator, "padding", True)
+    return getattr(padding, "value", padding)
+
+
 def padded_width(collator: Any, widths: Any) -> int:
     """Return the width to which the collator pads rows of these lengths."""
-    padding = getattr(collator, "padding", True)
-    width = int(widths.max())
-    if getattr(padding, "value", padding) == "max_length" and type(collator) is transformers.DataCollatorWithPadding:
-        width = collator.max_length
+    width = collator.max_length if _padding(collator) == "max_length" else int(widths.max())
     multiple = getattr(collator, "pad_to_multiple_of", None) or 1
     return -(-width // multiple) * multiple
-
-
-def _of_tokens(config: Any, table: Table) -> str:
-    tokens = table.tokens
-    if not tokens.lengths.min():
-        return "a row is empty"
-    shifted = position_shift(config)
-    if tokens.lengths.max() + shifted > config.max_position_embeddings:
-        return "a row is longer than the model's positions"
-    if tokens.ids.min() < 0 or tokens.ids.max() >= config.vocab_size:
-        return "a token is none of the model's"
-    if config.pad_token_id is not None and bool((tokens.ids == config.pad_token_id).any()):
-        return "a row has the padding token inside"
-    types, kinds = tokens.types, token_types(config)
-    if types is not None and len(types) and kinds and types.max() >= kinds:
-        return "a token type is none of the model's"
-    return ""
 
 
 def _of_labels(trainer: Any, table: Table, *, training: bool) -> str:
@@ -319,9 +300,7 @@ def _of_labels(trainer: Any, table: Table, *, training: bool) -> str:
     wanted = {"regression": "float", "multilabel": "floats"}.get(task.kind, "int") if task else ""
     if task is None or table.labels != wanted:
         return f"labels are {table.labels}, and the model's loss wants another kind"
-    if task.kind == "multilabel" and labels.shape[1] != task.outputs:
-        return "labels are of another width than the model's outputs"
-    if wanted == "int" and not 0 <= labels.min() <= labels.max() < task.outputs:
+    if not labels_fit(labels, task):
         return "a label is none of the model's"
     if trainer.label_smoother is not None and wanted != "int":
         return "labels are smoothed that are not one class per row"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from transformers.trainer_callback import TrainerCallback
 
 from whet.config import make_config, to_toml
+from whet.data.tokens.facts import Alphabet, row_hashes, unknown_tokens
 from whet.data.tokens.table import Tokens
 from whet.engine.notices import notice
 from whet.engine.optimizer import SHAPES
@@ -26,15 +26,13 @@ from whet.runs.folder import CONFIG, RECORDS, RunFolder
 from whet.runs.report.html import write_report_quietly
 from whet.runs.verdict.judge import early_verdict
 from whet.task import Task, labels_fit, task_of
+from whet.training.choice import Rule
 from whet.training.evaluation import confusion_matrix, probe_rows
-from whet.training.metadata import describe_environment, majority_answer, prior
+from whet.training.metadata import describe_environment, start_of
 from whet.utils.memory import peak_memory_mb
 
-TRAINER = "trainer.json"
 RECORDS_PER_RUN = 100
 PROBE_ROWS = 500
-COMPARED_ROWS = 200_000
-"""Largest number of training rows searched for rows of the evaluation."""
 TIMINGS = ("runtime", "samples_per_second", "steps_per_second", "preparation_time")
 
 
@@ -46,8 +44,8 @@ class RunFolderCallback(TrainerCallback):  # type: ignore[misc]
         self.folder: RunFolder | None = None
         self._held = ExitStack()
         self._task: Task | None = None
-        self._metric, self._higher = "loss", False
-        self._best: float | None = None
+        self._rule = Rule("loss", higher_is_better=False)
+        self._best: Evaluation | None = None
         self._evaluated = -1
         self._grad_norm: float | None = None
         self._logged: tuple[int, float, float] = (0, 0.0, 0.0)
@@ -150,13 +148,12 @@ class RunFolderCallback(TrainerCallback):  # type: ignore[misc]
         self._held.enter_context(folder.locked())
         origin = trainer._resumed_from
         within = origin is not None and Path(origin).resolve().parent == Path(args.output_dir).resolve()
-        resuming = within and bool(folder.read_json(TRAINER)) and (path / RECORDS).is_file()
+        resuming = within and (path / RECORDS).is_file()
         if resuming:
             folder.drop_torn_line()
         else:
             (path / RECORDS).unlink(missing_ok=True)
             folder.write_text(CONFIG, _config(trainer))
-            folder.write_json(TRAINER, {"run": secrets.token_hex(8), "arguments": json.loads(args.to_json_string())})
         self.folder = folder
         start = self._describe(state)
         if start is not None and not resuming:
@@ -168,49 +165,40 @@ class RunFolderCallback(TrainerCallback):  # type: ignore[misc]
     def _describe(self, state: Any) -> Start | None:
         """Write data.json with what a Trainer knows of the data, and return the start record."""
         trainer, args = self.trainer, self.trainer.args
-        tables = {"train": trainer._tokens_of(trainer.train_dataset)}
+        sets = {"train": trainer.train_dataset}
         rows = {"train": trainer.num_examples(trainer.callback_handler.train_dataloader)}
-        if args.eval_strategy != "no" and trainer._first_evaluation_set() is not None:
-            tables["validation"] = trainer._tokens_of(trainer._first_evaluation_set())
-            if hasattr(trainer._first_evaluation_set(), "__len__"):
-                rows["validation"] = len(trainer._first_evaluation_set())
-        known = {name: each for name, each in tables.items() if each is not None}
-        labels = {name: each.labels for name, each in known.items() if each.labels is not None}
+        if args.eval_strategy != "no" and (judged := trainer._evaluation_sets()):
+            sets["validation"] = judged[0]
+            if hasattr(judged[0], "__len__"):
+                rows["validation"] = len(judged[0])
+        tables = {name: table for name, each in sets.items() if (table := trainer._tokens_of(each)) is not None}
+        labels = {name: each.labels for name, each in tables.items() if each.labels is not None}
         self._task = task = task_of(getattr(trainer.model, "config", None), labels.get("train"))
         assert self.folder is not None
         content: dict[str, Any] = {
             "origin": {"files": [], "split": "given to the Trainer"},
-            "fingerprint": known["train"].fingerprint if "train" in known else "",
+            "fingerprint": tables["train"].fingerprint if "train" in tables else "",
             "task": task.kind if task else "",
             "labels": list(task.labels) if task else [],
-            "columns": {},
             "rows": rows,
-            "truncation": {},
-            "audit": {"findings": []},
         }
         self.folder.write_json("data.json", content)
         if task is None:
             return None
-        self._metric = (args.metric_for_best_model or MAIN_METRIC[task.kind]).removeprefix("eval_")
+        metric = (args.metric_for_best_model or MAIN_METRIC[task.kind]).removeprefix("eval_")
         better = args.greater_is_better if args.metric_for_best_model else None
-        self._higher = higher_is_better(self._metric) if better is None else bool(better)
-        fit = {name: each for name, each in labels.items() if labels_fit(each, task)}
-        steps = -(-state.max_steps // max(1, state.num_train_epochs))
-        return Start(
-            step=0,
+        self._rule = Rule(metric, higher_is_better(metric) if better is None else bool(better))
+        return start_of(
+            task,
+            {name: each for name, each in labels.items() if labels_fit(each, task)},
             total_steps=state.max_steps,
-            steps_per_epoch=steps,
-            task=task.kind,
-            labels=list(task.labels),
+            steps_per_epoch=-(-state.max_steps // max(1, state.num_train_epochs)),
             rows=rows,
-            prior={name: prior(task, each) for name, each in fit.items()},
-            metric=self._metric,
-            higher_is_better=self._higher,
-            majority=majority_answer(task, fit.get("train"), fit.get("validation")),
+            metric=metric,
+            higher_is_better=self._rule.higher_is_better,
             evaluations=self._evaluations(state),
-            overlap=_overlap(known.get("train"), known.get("validation")),
-            unknown=_unknown(known.get("train"), trainer.processing_class),
-            time=now(),
+            overlap=_overlap(tables.get("train"), tables.get("validation")),
+            unknown=_unknown(tables.get("train"), trainer.processing_class),
         )
 
     def _evaluations(self, state: Any) -> int:
@@ -230,26 +218,21 @@ class RunFolderCallback(TrainerCallback):  # type: ignore[misc]
             own = {name: float(value) for name, value in score(task.kind, logits, labels).items()}
             if task.kind in ("binary", "multiclass"):
                 confusion = confusion_matrix(labels, np.asarray(predicted(task.kind, logits)), len(task.labels))
-        losses = [value for name, value in metrics.items() if name.endswith("_loss")]
-        scores = {**own, **_numbers(metrics)}
-        loss = float(losses[0]) if losses else float("nan")
-        value = loss if self._metric == "loss" else scores.get(self._metric)
-        best = value is not None and (
-            self._best is None or (value > self._best if self._higher else value < self._best)
-        )
-        self._best = value if best else self._best
-        return Evaluation(
+        losses = [float(value) for name, value in metrics.items() if name.endswith("_loss")]
+        record = Evaluation(
             step=state.global_step,
             epoch=round(float(state.epoch or 0.0), 6),
             split="validation",
-            loss=loss,
-            metrics=scores,
+            loss=losses[0] if losses else float("nan"),
+            metrics={**own, **_numbers(metrics)},
             rows=0 if labels is None else len(labels),
             probe_loss=probe,
-            best=best,
             confusion=confusion,
             seconds=float(metrics.get("eval_runtime", 0.0)),
         )
+        if self._rule.replaces(record, self._best):
+            record = self._best = replace(record, best=True)
+        return record
 
     def _probe_loss(self) -> float | None:
         """Return the loss on a fixed sample of training rows in evaluation mode, comparable with the evaluation's."""
@@ -337,16 +320,18 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 def _overlap(train: Tokens | None, other: Tokens | None) -> float:
     """Return the share of evaluation rows with the tokens of a training row."""
-    if train is None or other is None or len(train) > COMPARED_ROWS:
+    if train is None or other is None or not len(other) or _has_empty(train) or _has_empty(other):
         return 0.0
-    row: Callable[[Tokens, int], bytes] = lambda t, i: t.ids[t.offsets[i] : t.offsets[i + 1]].tobytes()  # noqa: E731
-    known = {row(train, index) for index in range(len(train))}
-    return round(sum(row(other, index) in known for index in range(len(other))) / max(1, len(other)), 6)
+    return round(float(np.isin(row_hashes(other, len(other)), row_hashes(train, len(train))).mean()), 6)
 
 
 def _unknown(tokens: Tokens | None, tokenizer: Any) -> float:
     """Return the share of tokens for text that the tokenizer cannot represent."""
-    unknown = getattr(tokenizer, "unk_token_id", None)
-    if tokens is None or unknown is None or not len(tokens.ids):
+    if tokens is None or not hasattr(tokenizer, "all_special_ids") or _has_empty(tokens):
         return 0.0
-    return round(float((tokens.ids == unknown).mean()), 6)
+    read, unknown, _ = unknown_tokens(tokens, Alphabet.of(tokenizer))
+    return round(unknown / max(1, read), 6)
+
+
+def _has_empty(tokens: Tokens) -> bool:
+    return not tokens.lengths.all()

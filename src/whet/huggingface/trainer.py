@@ -38,6 +38,15 @@ from whet.utils.signals import Interrupts
 logger = logging.get_logger("transformers.trainer")
 
 
+ADDED = {
+    "compute_loss": (3, "num_items_in_batch"),
+    "training_step": (2, "num_items_in_batch"),
+    "log": (1, "start_time"),
+    "_get_train_sampler": (0, "train_dataset"),
+}
+"""Methods that got an argument with transformers 5, after so many others."""
+
+
 class TrainingInterrupted(Interrupted, KeyboardInterrupt):
     """Raised on Ctrl-C or SIGTERM after a checkpoint was saved; also a KeyboardInterrupt."""
 
@@ -76,23 +85,17 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
     _drops_items = False
 
     def __init_subclass__(cls, **others: Any) -> None:
-        """Accept a `compute_loss` in the signature of transformers 4, without num_items_in_batch."""
+        """Accept methods in the signatures of transformers 4."""
         super().__init_subclass__(**others)
-        own = vars(cls).get("compute_loss")
-        if own is None or not inspect.isfunction(own):
-            return
-        taken = inspect.signature(own).parameters
-        cls._drops_items = "num_items_in_batch" not in taken and all(
-            each.kind is not each.VAR_KEYWORD for each in taken.values()
-        )
-        if cls._drops_items:
-            notice(f"{cls.__name__}.compute_loss does not take num_items_in_batch; it is called without it.")
-
-            @wraps(own)
-            def compute_loss(self: Any, *given: Any, num_items_in_batch: Any = None, **named: Any) -> Any:
-                return own(self, *given, **named)
-
-            cls.compute_loss = compute_loss
+        for name, (kept, added) in ADDED.items():
+            own = vars(cls).get(name)
+            if not inspect.isfunction(own):
+                continue
+            if old := _is_old(name, own):
+                notice(f"{cls.__name__}.{name} does not take {added}; it is called without it.")
+                setattr(cls, name, _without(own, kept, added))
+            if name == "compute_loss":
+                cls._drops_items = old
 
     @property
     def path(self) -> str:
@@ -100,8 +103,10 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         0`."""
         return ", then ".join(self._paths)
 
-    @property
-    def tokenizer(self) -> Any:
+    def __getattr__(self, name: str) -> Any:
+        """Give the old name of `processing_class`, unless a subclass has an attribute of that name."""
+        if name != "tokenizer":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         notice("Trainer.tokenizer is now Trainer.processing_class.")
         return self.processing_class
 
@@ -139,17 +144,10 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         _name_labels(model, getattr(self, "train_dataset", None))
         return model
 
-    # `find_executable_batch_size` binds `batch_size` by name, so the signature is the library's.
-    def _inner_training_loop(
-        self,
-        batch_size: Any = None,
-        args: Any = None,
-        resume_from_checkpoint: Any = None,
-        trial: Any = None,
-        ignore_keys_for_eval: Any = None,
-    ) -> Any:
+    # `find_executable_batch_size` gives `batch_size` by name.
+    def _inner_training_loop(self, batch_size: Any = None, *given: Any, **named: Any) -> Any:
         try:
-            return super()._inner_training_loop(batch_size, args, resume_from_checkpoint, trial, ignore_keys_for_eval)
+            return super()._inner_training_loop(batch_size, *given, **named)
         finally:  # the model holds its current weights, also after an error
             self._leave_fast_path(quietly=True)
 
@@ -298,9 +296,6 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         several = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
         return [each for each in several.values() if each is not None]
 
-    def _first_evaluation_set(self) -> Any:
-        return next(iter(self._evaluation_sets()), None)
-
     def _evaluation_tokens(self) -> list[Tokens]:
         """Return rows that the network will evaluate during training, as far as its vocabulary allows."""
         found = [self._tokens_of(each) for each in self._evaluation_sets()]
@@ -310,6 +305,28 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             for each in found
             if each is not None and len(each.ids) and 0 <= each.ids.min() <= each.ids.max() < size
         ]
+
+
+def _is_old(name: str, method: Any) -> bool:
+    """Return whether a user's method cannot be called as transformers 5 calls it."""
+    signature = inspect.signature(method)
+    try:
+        if name == "compute_loss":
+            signature.bind(*range(3), num_items_in_batch=0)
+        else:
+            signature.bind(*range(ADDED[name][0] + 2))
+    except TypeError:
+        return True
+    return False
+
+
+def _without(method: Any, kept: int, added: str) -> Any:
+    @wraps(method)
+    def called(self: Any, *given: Any, **named: Any) -> Any:
+        named.pop(added, None)
+        return method(self, *given[:kept], **named)
+
+    return called
 
 
 def _name_labels(model: Any, dataset: Any) -> None:

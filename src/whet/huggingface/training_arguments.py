@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+from abc import ABCMeta
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
 from typing import Any
@@ -17,26 +18,26 @@ import transformers
 from whet.engine.notices import notice
 from whet.utils.device import choose_hardware
 
-Translated = tuple[str, Any]
-
-
-def _same(name: str) -> Callable[[Any], Translated]:
-    return lambda value: (name, value)
-
-
-RENAMED: dict[str, Callable[[Any], Translated]] = {
-    "evaluation_strategy": _same("eval_strategy"),
-    "no_cuda": _same("use_cpu"),
-    "per_gpu_train_batch_size": _same("per_device_train_batch_size"),
-    "per_gpu_eval_batch_size": _same("per_device_eval_batch_size"),
-    "warmup_ratio": _same("warmup_steps"),
-    "push_to_hub_model_id": _same("hub_model_id"),
-    "push_to_hub_token": _same("hub_token"),
-    "group_by_length": lambda value: ("train_sampling_strategy", "group_by_length" if value else "random"),
-    "adafactor": lambda value: ("optim", "adafactor" if value else "adamw_torch_fused"),
-    "include_inputs_for_metrics": lambda value: ("include_for_metrics", ["inputs"] if value else []),
+RENAMED = {
+    "evaluation_strategy": "eval_strategy",
+    "no_cuda": "use_cpu",
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
+    "warmup_ratio": "warmup_steps",
+    "push_to_hub_model_id": "hub_model_id",
+    "push_to_hub_token": "hub_token",
+    "group_by_length": "train_sampling_strategy",
+    "adafactor": "optim",
+    "include_inputs_for_metrics": "include_for_metrics",
 }
-"""Old name: the new one, and how its value is converted."""
+"""Old names, and the present ones."""
+
+CONVERTED: dict[str, Callable[[Any], Any]] = {
+    "group_by_length": lambda value: "group_by_length" if value else "random",
+    "adafactor": lambda value: "adafactor" if value else "adamw_torch_fused",
+    "include_inputs_for_metrics": lambda value: ["inputs"] if value else [],
+}
+"""How a value of an old name is converted, unless it is kept."""
 
 GONE = {
     "overwrite_output_dir": "a new training writes over what an earlier one left in output_dir",
@@ -72,25 +73,35 @@ def translate(given: Mapping[str, Any], known: Collection[str], owner: str) -> d
             os.environ[TENSORBOARD] = str(value)
             notice(f"{owner}: logging_dir is now the environment variable {TENSORBOARD}; it was set to {value!r}.")
         else:
-            name, carried = RENAMED[old](value)
-            if given.get(name):
-                notice(f"{owner}: {old} is the old name of {name}, which was given too; {name} counts.")
+            if given.get(RENAMED[old]):
+                notice(f"{owner}: {old} is the old name of {RENAMED[old]}, which was given too; {RENAMED[old]} counts.")
             else:
-                notice(f"{owner}: {old} is now {name}; it was taken as {name}={carried!r}.")
-                result[name] = carried
+                name, converted = _translated(old, value, owner)
+                result[name] = converted
     return result
+
+
+def _translated(old: str, value: Any, owner: str) -> tuple[str, Any]:
+    name, converted = RENAMED[old], CONVERTED.get(old, lambda value: value)(value)
+    notice(f"{owner}: {old} is now {name}; it was taken as {name}={converted!r}.")
+    return name, converted
 
 
 def _is_old(name: str) -> bool:
     return name in RENAMED or name in GONE or name == "logging_dir"
 
 
-class _TakesOldNames(type):
-    """Translates old names before any `__init__`: a user's dataclass with more fields has its own."""
+class _TakesOldNames(ABCMeta):
+    """Translates old names before any `__init__`: a user's dataclass with more fields has its own.
+
+    As an `ABCMeta` it lets a user's class have abstract classes beside this one.
+    """
 
     def __call__(cls, *given: Any, **settings: Any) -> Any:
         known = {each.name for each in dataclasses.fields(cls)}  # type: ignore[arg-type]
-        return super().__call__(*given, **translate(settings, known, cls.__name__))
+        made = super().__call__(*given, **translate(settings, known, cls.__name__))
+        vars(made).update({name: settings[name] for name in settings.keys() & GONE.keys() - known})
+        return made
 
     @property
     def __signature__(cls) -> inspect.Signature:
@@ -137,6 +148,13 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_TakesOldNames
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in RENAMED and name not in self.__dataclass_fields__:
-            old, (name, value) = name, RENAMED[name](value)
-            notice(f"{type(self).__name__}: {old} is now {name}; it was taken as {name}={value!r}.")
+            name, value = _translated(name, value, type(self).__name__)
         super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        """Old names can be read: the present value, or None for what is gone and was not given."""
+        if name in GONE:
+            return None
+        if name in RENAMED and name not in CONVERTED:
+            return getattr(self, RENAMED[name])
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

@@ -1,16 +1,11 @@
-"""Thin wrappers of library functions that fail for course code, and a collator of whet's own."""
+"""Thin wrappers of library functions that fail for course code."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from whet.errors import EnvironmentFault, UsageError
-
-if TYPE_CHECKING:
-    import torch
+from whet.errors import EnvironmentFault
 
 
 def load_dataset(path: str, *args: Any, **kwargs: Any) -> Any:
@@ -28,21 +23,14 @@ def load_dataset(path: str, *args: Any, **kwargs: Any) -> Any:
         ) from error
 
 
-class AutoTokenizer:
-    """`transformers.AutoTokenizer`, whose tokenizers also take a column of a data set, as in the course."""
+def __getattr__(name: str) -> Any:
+    """`AutoTokenizer` is the library's own; tokenizers also take a column of a data set, as in the course."""
+    if name != "AutoTokenizer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from transformers import AutoTokenizer
 
-    @staticmethod
-    def from_pretrained(name: Any, *args: Any, **kwargs: Any) -> Any:
-        from transformers import AutoTokenizer as Stock
-
-        accept_columns()
-        return Stock.from_pretrained(name, *args, **kwargs)
-
-    @staticmethod
-    def register(*args: Any, **kwargs: Any) -> None:
-        from transformers import AutoTokenizer as Stock
-
-        Stock.register(*args, **kwargs)
+    accept_columns()
+    return AutoTokenizer
 
 
 def accept_columns() -> None:
@@ -73,36 +61,3 @@ def as_list(value: Any) -> Any:
     if kind.__module__.partition(".")[0] in ("numpy", "pandas") and hasattr(value, "tolist"):
         return value.tolist()
     return value
-
-
-@dataclass
-class PaddingCollator:
-    """Collates rows to a padded batch of tensors: to the longest row, or to a multiple above it."""
-
-    tokenizer: Any
-    pad_to_multiple_of: int | None = None
-
-    def __post_init__(self) -> None:
-        if getattr(self.tokenizer, "padding_side", "right") != "right":
-            raise UsageError("The tokenizer pads on the left.", "Use DataCollatorWithPadding for it.")
-
-    def __call__(self, rows: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """`rows` as a list of dictionaries, or as one dictionary of columns."""
-        if isinstance(rows, Mapping):
-            count = len(next(iter(rows.values())))
-            rows = [{name: column[place] for name, column in rows.items()} for place in range(count)]
-        import numpy as np
-        import torch
-
-        from whet.data.tokens.batches import pad
-        from whet.data.tokens.from_dataset import from_rows
-
-        tokens = from_rows(list(rows))
-        batch = pad(
-            tokens,
-            np.arange(len(tokens)),
-            pad_id=self.tokenizer.pad_token_id,
-            multiple=self.pad_to_multiple_of or 1,
-            pad_type=getattr(self.tokenizer, "pad_token_type_id", 0),
-        )
-        return {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in batch.items()}

@@ -13,6 +13,7 @@ import numpy as np
 
 from whet.data.readers.given_texts import given_texts
 from whet.errors import ArtifactError, UsageError
+from whet.records import MUCH_UNREAD
 from whet.runs.decisions import read_decisions
 from whet.runs.folder import RunFolder, sum_of
 from whet.utils.arrays import Array
@@ -98,8 +99,6 @@ class Predictor:
 
     def unread_line(self) -> str:
         """Return a line about the share of text that was cut off so far; empty if it is small."""
-        from whet.data.audit.tokenizer_fit import MUCH_UNREAD
-
         if self._tokenize.unread <= MUCH_UNREAD:
             return ""
         return (

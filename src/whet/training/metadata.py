@@ -6,7 +6,7 @@ import dataclasses
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 import whet
 from whet.metrics.majority import majority
-from whet.records import Start
+from whet.records import Start, now
 from whet.runs.folder import RunFolder
 from whet.training.setup import Job
 from whet.utils.arrays import Array
@@ -87,25 +87,32 @@ def describe_environment(hardware: Hardware, network: Network, packages: Sequenc
 
 def start_record(job: Job) -> Start:
     """Return the record with everything needed to read the curves."""
-    from whet.records import now
-
-    task, tokens = job.prepared.examples.task, job.prepared.tokens
-    return Start(
-        step=0,
+    tokens, audit = job.prepared.tokens, job.prepared.audit
+    return start_of(
+        job.prepared.examples.task,
+        {name: split.labels for name, split in tokens.items() if split.labels is not None},
         total_steps=job.plan.total_steps,
         steps_per_epoch=job.feed.order.steps_per_epoch,
-        task=task.kind,
-        labels=list(task.labels),
         rows={name: len(split) for name, split in tokens.items()},
-        prior={name: prior(task, split.labels) for name, split in tokens.items() if split.labels is not None},
         metric=job.metric,
         higher_is_better=job.plan.higher_is_better,
-        majority=majority_answer(task, job.prepared.labels("train"), job.prepared.labels("validation")),
         evaluations=sum(job.plan.evaluate(step) for step in range(1, job.plan.total_steps + 1)),
-        overlap=job.prepared.audit.overlap.get("validation", 0.0),
-        unknown=job.prepared.audit.tokens.get("unknown", 0.0),
-        unread=job.prepared.audit.tokens.get("unread", 0.0),
+        overlap=audit.overlap.get("validation", 0.0),
+        unknown=audit.tokens.get("unknown", 0.0),
+        unread=audit.tokens.get("unread", 0.0),
+    )
+
+
+def start_of(task: Task, labels: Mapping[str, Array], **known: Any) -> Start:
+    """Return a start record with what the labels of the splits tell, beside what is known."""
+    return Start(
+        step=0,
+        task=task.kind,
+        labels=list(task.labels),
+        prior={name: prior(task, each) for name, each in labels.items()},
+        majority=majority_answer(task, labels.get("train"), labels.get("validation")),
         time=now(),
+        **known,
     )
 
 

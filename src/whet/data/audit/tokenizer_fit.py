@@ -8,12 +8,10 @@ from collections.abc import Iterable, Mapping
 from whet.data.audit.audit import ERROR, NOTE, SEVERITIES, WARNING, Audit, Finding
 from whet.data.tokens.facts import TokenFacts
 from whet.data.tokens.pieces import Long
+from whet.records import FEW_UNKNOWN, MUCH_UNREAD
 
-FEW_UNKNOWN = 0.03
-"""Share of unknown tokens from which on the audit warns: names and symbols make up less."""
 MAX_UNKNOWN = 0.5
 OFTEN_CUT = 0.1
-MUCH_UNREAD = 0.05
 OFTEN_SAME = 0.01
 MULTILINGUAL = "intfloat/multilingual-e5-small"
 

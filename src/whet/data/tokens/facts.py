@@ -83,16 +83,7 @@ class TokenFacts:
 
 def token_facts(tokens: Tokens, split: SplitRows, alphabet: Alphabet, *, sampled: bool = False) -> TokenFacts:
     """Count over every token once; `split` has the rows of the tokens."""
-    read, unknown, unknown_rows, texts_begin = 0, 0, 0, tokens.begins
-    kinds = _kinds(alphabet)
-    for start, end in _row_blocks(texts_begin):
-        ids = np.asarray(tokens.ids[texts_begin[start] : texts_begin[end]])
-        found = kinds.take(ids, mode="clip")
-        begins = texts_begin[start:end] - texts_begin[start]
-        texts = np.add.reduceat((found != FRAME).astype(np.int64), begins)
-        strange = np.add.reduceat((found == UNKNOWN).astype(np.int64), begins)
-        read, unknown = read + int(texts.sum()), unknown + int(strange.sum())
-        unknown_rows += int(((strange == texts) & (strange > 0)).sum())
+    read, unknown, unknown_rows = unknown_tokens(tokens, alphabet)
     same, places = _same(tokens, split)
     cut = tokens.truncation
     windows = tokens.windows(np.arange(len(tokens), dtype=np.int64))
@@ -109,6 +100,21 @@ def token_facts(tokens: Tokens, split: SplitRows, alphabet: Alphabet, *, sampled
         same_places=places,
         sampled=sampled,
     )
+
+
+def unknown_tokens(tokens: Tokens, alphabet: Alphabet) -> tuple[int, int, int]:
+    """Return the number of tokens of the texts, of unknown ones, and of rows with no others."""
+    read, unknown, unknown_rows, texts_begin = 0, 0, 0, tokens.begins
+    kinds = _kinds(alphabet)
+    for start, end in _row_blocks(texts_begin):
+        ids = np.asarray(tokens.ids[texts_begin[start] : texts_begin[end]])
+        found = kinds.take(ids, mode="clip")
+        begins = texts_begin[start:end] - texts_begin[start]
+        texts = np.add.reduceat((found != FRAME).astype(np.int64), begins)
+        strange = np.add.reduceat((found == UNKNOWN).astype(np.int64), begins)
+        read, unknown = read + int(texts.sum()), unknown + int(strange.sum())
+        unknown_rows += int(((strange == texts) & (strange > 0)).sum())
+    return read, unknown, unknown_rows
 
 
 KNOWN, FRAME, UNKNOWN = 0, 1, 2
@@ -139,10 +145,7 @@ def _same(tokens: Tokens, split: SplitRows) -> tuple[int, tuple[int, ...]]:
     rows = min(len(tokens), SAME_ROWS)
     if rows < 2:
         return 0, ()
-    parts = []
-    for start, end in _row_blocks(tokens.begins[: rows + 1]):
-        parts.append(_row_hashes(tokens, start, end))
-    hashes = np.concatenate(parts)
+    hashes = row_hashes(tokens, rows)
     _, group, size = np.unique(hashes, return_inverse=True, return_counts=True)
     members = np.flatnonzero(size[group] > 1)
     if not len(members):
@@ -158,8 +161,13 @@ def _same(tokens: Tokens, split: SplitRows) -> tuple[int, tuple[int, ...]]:
     return len(merged), tuple(int(number) for number in numbers)
 
 
+def row_hashes(tokens: Tokens, rows: int) -> NDArray[np.uint64]:
+    """Return a 64-bit hash of each of the first rows: of its tokens and their positions."""
+    parts = [_row_hashes(tokens, start, end) for start, end in _row_blocks(tokens.begins[: rows + 1])]
+    return np.concatenate([np.zeros(0, np.uint64), *parts])
+
+
 def _row_hashes(tokens: Tokens, start: int, end: int) -> NDArray[np.uint64]:
-    """Return a 64-bit hash per row of its tokens and their positions."""
     begins = tokens.begins[start : end + 1]
     offsets = begins - begins[0]
     ids = np.asarray(tokens.ids[begins[0] : begins[-1]]).astype(np.uint64)

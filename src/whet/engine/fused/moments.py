@@ -36,6 +36,8 @@ class Moments:
         self.steps: Tensor | None = None
         """The number of updates of each parameter, as the optimizer has it."""
         self._given: list[tuple[Tensor, dict[str, Tensor]]] = []
+        self._copies: list[tuple[Tensor, Tensor]] = []
+        """Moments of the word embedding in full size, and those of its used rows."""
 
     def read(self) -> None:
         """Copy the optimizer's moments, from a checkpoint or earlier steps, into the flat buffers."""
@@ -56,7 +58,7 @@ class Moments:
         Moments are views of the flat buffers. If those hold only a part of the vocabulary, the moment of the word
         embedding is a copy in full size.
         """
-        self.steps, self._given = None, []
+        self.steps, self._given, self._copies = None, [], []
         if not updates:
             return
         moments = self.flat.moments()
@@ -66,19 +68,24 @@ class Moments:
             for kind in KINDS:
                 values = moments[f"{name}:{kind}"]
                 if name == self.flat.word and len(self.flat.used) < parameter.shape[0]:
-                    whole = torch.zeros_like(parameter).detach()
-                    whole[torch.from_numpy(self.flat.used)] = values
-                    values = whole
+                    self._copies.append((torch.zeros_like(parameter).detach(), values))
+                    values = self._copies[-1][0]
                 state[kind] = values
             self._given.append((parameter, dict(state)))
             self.optimizer.state[parameter] = state
+        self._fill_copies()
 
     def advance(self, updates: int) -> None:
-        """Set the number of updates; the moments are views already."""
+        """Set the number of updates, and the moments that are not views."""
         if self.steps is None:
             self.write(updates)
         else:
             self.steps.fill_(updates)
+            self._fill_copies()
+
+    def _fill_copies(self) -> None:
+        for whole, values in self._copies:
+            whole[torch.from_numpy(self.flat.used)] = values
 
     def are_given(self) -> bool:
         """Return whether the optimizer's state is still exactly what `write` has given."""

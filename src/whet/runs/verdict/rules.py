@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from whet.records import FEW_UNKNOWN
 from whet.runs.score_words import score_text
 from whet.runs.verdict import wording as words
 from whet.runs.verdict.baselines import (
@@ -399,7 +400,7 @@ def healthy(s: CurveFeatures) -> Call | None:
     more = f"Still falling: {words.epochs(s, 1.5)} may gain a little." if falling else "More data may still help."
     no_better = s.data.score is not None and not s.beats_majority
     ship = f"Do not ship it yet: its answers are no better than the {s.data.constant}." if no_better else "Ship it."
-    ship = "Then ship it." if s.data.unknown >= words.FEW_UNKNOWN and ship == "Ship it." else ship
+    ship = "Then ship it." if s.data.unknown >= FEW_UNKNOWN and ship == "Ship it." else ship
     return Call(
         verdict="healthy",
         sentence=(

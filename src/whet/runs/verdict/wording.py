@@ -6,15 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from whet.records import Baselines
+from whet.records import FEW_UNKNOWN, MUCH_UNREAD, Baselines
 from whet.runs.score_words import is_share, score_text
 from whet.runs.verdict.baselines import IN_SENTENCES, rivals, rows_in_words
 from whet.runs.verdict.features import CurveFeatures
 
-FEW_UNKNOWN = 0.03
-"""Share of unknown tokens from which on the advice starts with them."""
-MUCH_UNREAD = 0.05
-"""Share of the text from which on the advice ends with it."""
 OTHER_MODEL = "such as --model intfloat/multilingual-e5-small, or a local folder"
 
 
