@@ -47,7 +47,7 @@ def whet_contender(model: Predictor) -> Contender:
 
 def exported_contender(folder: Path) -> Contender:
     model = _predict_module(folder).Model(folder)
-    return model.logits, lambda row: model.predict([row])[0]
+    return model.outputs, lambda row: model.predict([row])[0]
 
 
 def measure(run: str, rounds: int) -> list[dict[str, Any]]:

@@ -65,6 +65,32 @@ def test_the_exported_model_predicts_the_same_with_onnxruntime_alone(run: RunFol
         assert (one["label"], one["abstain"], one["candidates"]) == (other.label, other.abstain, other.candidates)
 
 
+@pytest.mark.slow
+def test_a_text_without_a_token_is_read_by_a_tokenizer_without_special_tokens(tmp_path: Path) -> None:
+    """As whet reads it: as one unknown token, alone and beside others."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedTokenizerFast
+
+    words = {"[PAD]": 0, "[UNK]": 1, "yes": 2, "no": 3, "apple": 4}
+    backend = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    torch.manual_seed(0)
+    config = AutoConfig.for_model("bert", vocab_size=5, num_labels=2, **ENCODER)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", pad_token="[PAD]")
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    write_rows(tmp_path / "rows.csv", 100)
+    settings = {"epochs": 1, "precision": "float32", "device": "cpu"}
+    run = whet.fit(str(tmp_path / "rows.csv"), model=str(tmp_path / "model"), run=str(tmp_path / "run"), **settings)
+    export_onnx(run.path, tmp_path / "onnx", accept=True)
+    texts = ["\t", "yes", "no apple yes"]
+    for some in (texts[:1], texts):
+        found = module._predict_module(tmp_path / "onnx").Model(tmp_path / "onnx").outputs(some)
+        expected = whet.load(run.path, device="cpu", precision="float32").logits(some)
+        np.testing.assert_allclose([row["logits"] for row in found], expected, atol=1e-5)
+
+
 def test_the_proof_is_kept(run: RunFolder, exported: Path) -> None:
     proof = json.loads((exported / "proof.json").read_text())
     assert proof["rows"] == run.data["rows"]["validation"] >= 40
@@ -158,26 +184,40 @@ def test_a_folder_of_others_and_a_missing_package_are_said(
     ],
 )
 def test_every_task_and_decision_is_read_as_whet_reads_it(task: Task, decisions: Decisions) -> None:
+    import torch
+
+    from whet.inference.onnx_graph import Answers
     from whet.inference.onnx_predict import Model
 
     logits = np.random.default_rng(0).normal(0, 2, (50, task.outputs))
+    answers = Answers(task, decisions)
+    made = dict(zip(("logits", *answers.names), (None, *answers(torch.tensor(logits))), strict=True))
     model: Any = Model.__new__(Model)
-    model.about = {"task": task.kind, "labels": list(task.labels), **dataclasses.asdict(decisions)}
+    model.about = {"task": task.kind, "labels": list(task.labels), "places": answers.places}
+    model.outputs = lambda rows: [
+        {name: None if values is None else values[row].tolist() for name, values in made.items()} for row in rows
+    ]
     read = read_logits(task, logits, decisions)
-    for index, row in enumerate(logits):
-        found = model._prediction(row)
+    for index, found in enumerate(model.predict(range(50))):
         if task.kind == "multilabel":
             assert found["label"] == [name for name, on in zip(task.labels, read.answers[index], strict=True) if on]
         else:
             expected = read.answers[index] if task.kind == "regression" else task.labels[read.answers[index]]
             assert found["label"] == expected
-        assert list(found.get("probabilities", {}).values()) == pytest.approx(
+        assert list(found["probabilities"].values()) == pytest.approx(
             [] if task.kind == "regression" else read.chances[index].tolist()
         )
+        assert ("abstain" in found, "candidates" in found) == (read.abstain is not None, read.candidates is not None)
         if read.abstain is not None:
             assert found["abstain"] == read.abstain[index]
         if read.candidates is not None:
             assert found["candidates"] == read.candidates[index]
+
+
+def test_the_exported_script_is_short() -> None:
+    code = (Path(module.__file__).parent / "onnx_predict.py").read_text(encoding="utf-8")
+    body = code[code.index("class Model") :].splitlines()
+    assert sum(bool(line.strip()) for line in body) <= 33
 
 
 ENCODER = {
@@ -218,21 +258,23 @@ def test_every_family_that_trains_is_exported(family: str, tmp_path: Path) -> No
     import onnxruntime
     import torch
 
-    class Tokenizer:
-        unk_token_id = 5
-        model_input_names = NAMES if family in ("bert", "electra", "albert", "deberta", "deberta-v2") else NAMES[:2]
+    from whet.inference.onnx_graph import Answers, ExportedModel
 
-    model = model_of(family)
+    names = NAMES if family in ("bert", "electra", "albert", "deberta", "deberta-v2") else NAMES[:2]
+    model, task = model_of(family), Task("multiclass", ("a", "b", "c"))
+    decisions = Decisions(2.0, thresholds={"a": 0.4}, confidence=0.4, limit=0.7)
+    network = ExportedModel(model, Answers(task, decisions), list(names), nothing=None)
     with module.quiet_exporter():
-        module._export(model, Tokenizer, tmp_path / "model.onnx", 64)
+        module._export(network, list(names), tmp_path / "model.onnx", 9)
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     for rows, longest in ((1, 2), (1, 7), (5, 33), (3, 64)):
         ids = torch.randint(5, 300, (rows, longest))
         mask = torch.ones_like(ids)
         mask[-1, max(1, longest // 2) :] = 0
         given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
-        given = {name: given[name] for name in Tokenizer.model_input_names}
+        given = {name: given[name] for name in names}
         with torch.no_grad():
             expected = model(**given).logits.numpy()
-        found = session.run(None, {name: tensor.numpy() for name, tensor in given.items()})[0]
+        found, label, *_ = session.run(None, {name: tensor.numpy() for name, tensor in given.items()})
         np.testing.assert_allclose(found, expected, atol=1e-5)
+        np.testing.assert_array_equal(label[:, 0], read_logits(task, found, decisions).answers)

@@ -1,7 +1,8 @@
 """Exports a model to ONNX, and proves on the run's validation rows that its answers are unchanged.
 
-The folder holds model.onnx, tokenizer.json, model.json (labels, limits, decisions, checksums), proof.json and
-predict.py, which needs only onnxruntime, tokenizers and numpy. The proof uses that predict.py.
+The folder holds model.onnx (its graph includes the decisions), tokenizer.json (with the truncation), model.json (labels,
+inputs, outputs, checksums), proof.json and predict.py, which needs only onnxruntime, tokenizers and numpy. The proof
+uses that predict.py.
 """
 
 from __future__ import annotations
@@ -32,10 +33,14 @@ from whet.runs.report.mistakes import PredictedRows, read_answers
 from whet.utils.files import replacing, unwritable
 
 if TYPE_CHECKING:
+    from whet.inference.onnx_graph import ExportedModel
     from whet.inference.predictor import Predictor
 
 PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 PROOF = "proof.json"
+INPUTS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+"""The inputs of a graph, and what the package tokenizers calls them."""
+DECIDED = ("temperature", "goal", "thresholds", "confidence", "limit")
 LARGEST_DIFFERENCE = 1e-3
 """Largest difference of a logit in a float32 export; more means that something else is computed."""
 
@@ -139,79 +144,70 @@ def _refuse_worse(proof: Proof, int8: bool, accept: bool) -> None:
 
 def _write(folder: RunFolder, predictor: Predictor, target: Path, int8: bool) -> None:
     from whet.data.tokens.encoders import private_backend, token_for_nothing
+    from whet.inference.onnx_graph import Answers, ExportedModel
     from whet.models.pretrained import load_saved
 
     model, tokenizer, task = load_saved(folder.model)  # the predictor's model may have released its weights
     backend = private_backend(tokenizer)
     if backend is None:
         raise ArtifactError("The model's tokenizer is written in Python, and tokenizer.json cannot hold it.")
+    backend.enable_truncation(predictor.max_length, direction=tokenizer.truncation_side)
     backend.save(str(target / "tokenizer.json"))
+    inputs = [name for name in INPUTS if name in tokenizer.model_input_names or name == "attention_mask"]
+    answers = Answers(task, predictor.decisions)
+    nothing = None if tokenizer.num_special_tokens_to_add() else token_for_nothing(tokenizer)
     with quiet_exporter():
-        _export(model, tokenizer, target / "model.onnx", predictor.max_length)
+        network = ExportedModel(model, answers, inputs, nothing).eval()
+        _export(network, inputs, target / "model.onnx", min(9, predictor.max_length))
         if int8:
             _quantize(target / "model.onnx")
     (target / "predict.py").write_bytes((files("whet.inference") / "onnx_predict.py").read_bytes())
-    decided = predictor.decisions
     about = {
         "task": task.kind,
         "labels": list(task.labels),
-        "outputs": task.outputs,
         "pairs": predictor.pairs,
         "max_length": predictor.max_length,
-        "truncation_side": tokenizer.truncation_side,
         "pad": tokenizer.pad_token_id or 0,
-        "nothing": token_for_nothing(tokenizer),
-        "temperature": decided.temperature,
-        "goal": decided.goal,
-        "thresholds": decided.thresholds,
-        "confidence": decided.confidence,
-        "limit": decided.limit,
+        "inputs": [[name, INPUTS[name]] for name in inputs],
+        "outputs": ["logits", *answers.names],
+        "places": answers.places,
+        "decisions": {name: value for name, value in dataclasses.asdict(predictor.decisions).items() if name in DECIDED},
         "int8": int8,
         "sums": {path.name: sum_of(path) for path in (*sorted(target.glob("model.onnx*")), target / "tokenizer.json")},
     }
     (target / "model.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
 
-def _export(model: Any, tokenizer: Any, path: Path, max_length: int) -> None:
+def _export(network: ExportedModel, inputs: list[str], path: Path, tokens: int) -> None:
+    """Trace the network with two rows of so many tokens."""
     import torch
 
-    names = ["input_ids", "attention_mask"]
-    if "token_type_ids" in tokenizer.model_input_names:
-        names.append("token_type_ids")
-
-    class Logits(torch.nn.Module):
-        """The model with plain tensors as inputs and one as output."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, *given: torch.Tensor) -> Any:
-            return self.model(**dict(zip(names, given, strict=True))).logits
-
-    ids = torch.full((2, min(9, max_length)), tokenizer.unk_token_id or 0)
+    ids = torch.full((2, tokens), 1)
     mask = torch.ones_like(ids)
-    mask[1, ids.shape[1] // 2 :] = 0
-    arguments = (ids, mask, torch.zeros_like(ids))[: len(names)]
+    mask[1, tokens // 2 :] = 0
+    arguments = (ids, mask, torch.zeros_like(ids))[: len(inputs)]
     anything = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     try:
         with torch.no_grad():
             torch.onnx.export(
-                Logits().eval(),
+                network,
                 arguments,
                 path,
-                input_names=names,
-                output_names=["logits"],
-                dynamic_shapes=(tuple(anything for _ in names),),
+                input_names=inputs,
+                output_names=["logits", *network.answers.names],
+                dynamic_shapes=(tuple(anything for _ in inputs),),
                 dynamo=True,
                 verbose=False,
-                external_data=_larger_than_a_file_may_be(model),
+                external_data=_larger_than_a_file_may_be(network),
             )
     except (MemoryError, OSError):
         raise
-    except Exception as error:  # each stage of the exporter has its own exceptions
+    except Exception as raised:  # each stage of the exporter has its own exceptions
+        error: BaseException = raised
+        while error.__cause__ is not None:  # the outer ones name the stage, the innermost what is missing
+            error = error.__cause__
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        kind = model.config.model_type
+        kind = network.model.config.model_type
         raise ArtifactError(f"torch cannot export a model of the family {kind!r} to ONNX: {reason[:200]}") from None
 
 
@@ -258,12 +254,12 @@ def prove(predictor: Predictor, folder: Path, answers: PredictedRows, *, learned
     kind = predictor.task.kind
     exported = _predict_module(folder).Model(folder)
     rows: Any = answers.texts if answers.pairs is None else list(zip(answers.texts, answers.pairs, strict=True))
-    exported.logits(rows[:4])  # the first call of each takes longer
+    exported.outputs(rows[:4])  # the first call of each takes longer
     predictor.logits(answers.texts[:4], None if answers.pairs is None else answers.pairs[:4])
     began = time.perf_counter()
     before = predictor.logits(answers.texts, answers.pairs)
     switched = time.perf_counter()
-    after = exported.logits(rows)
+    after = np.array([row["logits"] for row in exported.outputs(rows)])
     ended = time.perf_counter()
     changed = predicted(kind, before) != predicted(kind, after)
     metric = MAIN_METRIC[kind]
