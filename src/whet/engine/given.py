@@ -17,6 +17,8 @@ from whet.engine.packed import keep_first_tokens, why_not_packed
 from whet.engine.regression_head import keeps_numbers_exact
 from whet.models.families import position_shift, token_types
 
+PEFT_MODULES = ("peft.peft_model", "peft.tuners.lora.", "peft.utils.other")
+"""The wrapper of the model, adapters, and the copy of the head that is trained."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -28,17 +30,22 @@ def why_not_model(model: Any) -> str:
     return reason
 
 
-def why_not_as_it_is(model: Any) -> str:
-    """Return what steps would ignore that compute the library's own modules, for example as graphs."""
-    if reason := _why_not_kind(model):
+def why_not_as_it_is(model: Any, *, adapters: bool = False) -> str:
+    """Return what steps would ignore that compute the library's own modules, for example as graphs.
+
+    With `adapters` a model may have LoRA's modules of PEFT.
+    """
+    adapted = adapters and type(model).__name__ == "PeftModelForSequenceClassification"
+    if reason := _why_not_kind(model.get_base_model() if adapted else model):
         return reason
+    known = ("torch.nn.", "transformers.", *(PEFT_MODULES if adapted else ()))
     if any(getattr(torch_module, f"_global{name}", None) for name in HOOKS):
         return "torch has hooks for all modules"
     for module in model.modules():
         foreign = [hook for name in HOOKS for hook in getattr(module, name).values()]
         if any(hook is not keep_first_tokens for hook in foreign) or hasattr(module, "parametrizations"):
             return "the model has hooks"
-        if not type(module).__module__.startswith(("torch.nn.", "transformers.")):
+        if not type(module).__module__.startswith(known):
             return f"a part of the model is a {type(module).__module__}.{type(module).__name__}"
         if "forward" in vars(module) and not _is_known_forward(module):
             return "the forward method of a module was replaced"
@@ -123,11 +130,12 @@ def why_not_adamw(optimizer: Any, model: Any, *, fused: bool, everywhere: bool =
     if not groups[0]["eps"] > 0 or not all(0 <= beta < 1 for beta in groups[0]["betas"]):
         return "AdamW's betas or epsilon are unusual"
     names = {id(each): name for name, each in model.named_parameters() if each.requires_grad}
-    found = [names.get(id(parameter)) for group in groups for parameter in group["params"]]
+    # torch leaves frozen parameters alone, which get no gradient.
+    found = [names.get(id(each)) for group in groups for each in group["params"] if each.requires_grad]
     if sorted(map(str, found)) != sorted(names.values()):
         return "the optimizer holds other parameters than the model trains"
     decays = {group["weight_decay"] for group in groups} - {0.0}
-    decaying = {names[id(each)] for group in groups for each in group["params"] if group["weight_decay"]}
+    decaying = {names.get(id(each)) for group in groups for each in group["params"] if group["weight_decay"]}
     matrices = {name for name, each in model.named_parameters() if each.dim() > 1}
     fitting = [matrices, set(names.values())] if everywhere else [matrices]
     if fused and (len(decays) > 1 or (decays and decaying not in fitting)):

@@ -276,7 +276,7 @@ class TrainStep:
         if self._changes >= MOST_CHANGES:
             return f"model or optimizer have changed {self._changes} times; the last time {self._why_not_fused}"
         return (
-            why_not_as_it_is(self.model)
+            why_not_as_it_is(self.model, adapters=True)
             or _why_not_forward(self.model)
             or why_not_captured(self.model)
             or self._why_not_accelerator()

@@ -171,7 +171,9 @@ def _write(folder: RunFolder, predictor: Predictor, target: Path, int8: bool) ->
         "inputs": [[name, INPUTS[name]] for name in inputs],
         "outputs": ["logits", *answers.names],
         "places": answers.places,
-        "decisions": {name: value for name, value in dataclasses.asdict(predictor.decisions).items() if name in DECIDED},
+        "decisions": {
+            name: value for name, value in dataclasses.asdict(predictor.decisions).items() if name in DECIDED
+        },
         "int8": int8,
         "sums": {path.name: sum_of(path) for path in (*sorted(target.glob("model.onnx*")), target / "tokenizer.json")},
     }

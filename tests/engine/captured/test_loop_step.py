@@ -25,8 +25,8 @@ def _captures_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 class Loops:
     """The plain loop and the captured one, on copies of one model."""
 
-    def __init__(self, *, accumulate: int = 1, family: str = "bert", **settings: Any) -> None:
-        plain = without_dropout(small_model(family))
+    def __init__(self, *, accumulate: int = 1, model: Any = None, **settings: Any) -> None:
+        plain = without_dropout(model or small_model())
         model = copy.deepcopy(plain)
         self.plain = PlainLoop(plain, *optimizer_and_schedule(plain, **settings))
         self.step = TrainStep(
@@ -146,7 +146,20 @@ def test_a_batch_with_other_inputs_is_computed_by_the_model() -> None:
 
 @pytest.mark.parametrize("family", ["modernbert", "albert"])
 def test_other_families_are_captured_too(family: str) -> None:
-    loops = Loops(family=family)
+    loops = Loops(model=small_model(family))
     for batch in alike(3):
         loops.take({name: value for name, value in batch.items() if name != "token_type_ids"})
     assert loops.paths == ["plain", "captured", "captured"]
+
+
+def test_a_model_with_adapters_is_captured_and_its_base_stays() -> None:
+    peft = pytest.importorskip("peft")
+    settings = peft.LoraConfig(task_type="SEQ_CLS", r=4, lora_dropout=0.0, target_modules=["query", "value"])
+    model = peft.get_peft_model(small_model(), settings)
+    before = {name: each.clone() for name, each in model.named_parameters() if not each.requires_grad}
+    loops = Loops(model=model)
+    for batch in alike(4):
+        loops.take(batch)
+    assert loops.paths == ["plain", *["captured"] * 3]
+    after = dict(loops.step.model.named_parameters())
+    assert all(torch.equal(after[name], each) for name, each in before.items())
