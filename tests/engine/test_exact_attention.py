@@ -102,9 +102,16 @@ def test_rows_of_every_length(family: str) -> None:
                 torch.testing.assert_close(compute(), expected, rtol=1e-5, atol=2e-6)
 
 
-def test_rows_longer_than_any_table() -> None:
-    model = small_model("deberta-v2", initializer_range=0.2, layers=1).eval()
-    tokens = of_lengths(530, 12)
+@pytest.mark.parametrize(
+    ("lengths", "settings"),
+    [
+        pytest.param((530, 12), {}, id="longer than any table"),
+        pytest.param((16, 3), {"max_relative_positions": 10}, id="as many rows as distances, and some are skipped"),
+    ],
+)
+def test_rows_of_unusual_lengths(lengths: tuple[int, ...], settings: dict[str, Any]) -> None:
+    model = small_model("deberta-v2", initializer_range=0.2, layers=1, **settings).eval()
+    tokens = of_lengths(*lengths)
     with torch.no_grad():
         expected = model(**padded(model, tokens).inputs).logits
         for compute in ways_of(model, tokens).values():
