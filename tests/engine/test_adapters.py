@@ -11,6 +11,7 @@ import torch
 
 from tests.conftest import random_tokens, small_model
 from tests.decoder_models import small_decoder
+from tests.engine.captured import test_stepper
 from tests.engine.own_loop import Both, make_batches
 from whet.config import TrainConfig, make_config
 from whet.engine.dispatch import choose_path
@@ -52,6 +53,16 @@ def test_a_step_changes_adapters_and_head_alone(family: str, path: str) -> None:
     moved = {name for name, each in model.named_parameters() if not torch.equal(each, before[name])}
     assert moved == before.keys() - frozen_names(model)
     assert stepper.tensors()["model"].keys() == moved
+
+
+@pytest.mark.parametrize("family", ["bert", "qwen3"])
+def test_captured_steps_of_adapters_are_those_of_the_plain_path(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(family: str, **_: Any) -> Any:
+        return adapted(small_model() if family == "bert" else small_decoder(vocab_size=400, pad_token_id=2))
+
+    monkeypatch.setattr(test_stepper, "small_model", make)
+    one, other = (test_stepper.Training(captured, family=family, contrastive=0.5) for captured in (True, False))
+    test_stepper.assert_equal_trainings(one, other)
 
 
 @pytest.mark.gpu
