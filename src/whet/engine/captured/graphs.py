@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from whet.utils.cuda_streams import stream_of
 from whet.utils.device import fixed_order
@@ -36,7 +37,7 @@ class Recorder:
         asking = torch.cuda.current_stream(self.device)
         self._stream.wait_stream(asking)
         try:
-            with torch.cuda.stream(self._stream), fixed_order(strict=False):
+            with torch.cuda.stream(self._stream), fixed_order(strict=False), NumbersOnDevice():
                 work()
         finally:
             asking.wait_stream(self._stream)
@@ -48,7 +49,7 @@ class Recorder:
         free, total = torch.cuda.mem_get_info(self.device)
         if free < total // 4:  # no memory can be freed during a capture
             torch.cuda.empty_cache()
-        with torch.cuda.stream(self._stream), fixed_order(strict=False):
+        with torch.cuda.stream(self._stream), fixed_order(strict=False), NumbersOnDevice():
             # Thread-local mode: other threads, for example the one that saves, may call CUDA meanwhile.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
@@ -72,6 +73,17 @@ class Recorder:
         generator = _cuda.default_generators[self.device.index or 0]
         with contextlib.suppress(RuntimeError):
             generator.graphsafe_set_state(generator.clone_state())
+
+
+class NumbersOnDevice(TorchFunctionMode):
+    """Make single numbers where they belong. The library copies some of them from the host, which no graph can hold."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        single = func is torch.tensor and len(args) == 1 and isinstance(args[0], bool | int | float)
+        if single and kwargs.get("device") is not None:
+            return torch.full((), args[0], **kwargs)
+        return func(*args, **kwargs)
 
 
 def _first_line(error: BaseException) -> str:
