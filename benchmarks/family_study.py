@@ -80,7 +80,7 @@ def _measured(
             write_model(folder, family, small=small)
             write_pairs(source, shape["vocab_size"])
             settings = {"source": str(source), "model": str(folder), "batch_size": given.batch_size}
-            config = make_config({**settings, "recipe": "course"})
+            config = make_config({**settings, "recipe": "course", "lora": "LoRA" in family})
             return {"type": kind, "shape": shape, **measure(config, given, own)}
         except (WhetError, ImportError, ValueError) as error:  # the library raises the last for an unknown type
             return {"type": kind, "error": " ".join(str(error).split())}

@@ -182,7 +182,8 @@ class _StockJob:
         from whet.models.pretrained import load_model, without_dropout
 
         config = self.prepared.config
-        model = load_model(config.model.model, self.prepared.examples.task, config.model, seed=config.train.seed).model
+        task, seed = self.prepared.examples.task, config.train.seed
+        model = load_model(config.model.model, task, config.model, seed=seed, lora=config.lora).model
         pad_on_the_right(model, self.prepared.tokenizer)
         return model if self.dropout else without_dropout(model)
 
