@@ -4,12 +4,15 @@
 
     python benchmarks/long_texts.py sentences.csv --join 12 --min-words 0 --max-length 32
 
+    python benchmarks/long_texts.py rated.csv --by document --label rating --min-words 60 --max-length 64
+
 Any CSV of documents with a label will do. Documents with fewer words than --min-words are left out, and the rows are
 drawn by chance with --seed. With --join N a document is made of N rows of one label, each used once: a construction
-for where no long documents are at hand, in which every part of a document has its label. Each way of reading trains
-the same model with the same settings on the same rows and answers the same test rows. A difference to `head` is told
-with a paired bootstrap interval. What a way costs is told in tokens, for they are what takes time: seconds are those
-of this machine.
+for where no long documents are at hand, in which every part of a document has its label. With --by COLUMN the rows with
+the same value there are one document, in their order; their labels are numbers, and its label is the sign of their
+mean. Each way of reading trains the same model with the same settings on the same rows and answers the same test rows.
+A difference to `head` is told with a paired bootstrap interval. What a way costs is told in tokens, for they are what
+takes time: seconds are those of this machine.
 """
 
 from __future__ import annotations
@@ -28,11 +31,26 @@ import numpy as np
 WAYS = ("head", "head-tail", "windows")
 
 
-def read_documents(path: str, text: str, label: str, min_words: int) -> list[dict[str, str]]:
+def read_documents(path: str, text: str, label: str, min_words: int, by: str = "") -> list[dict[str, str]]:
     csv.field_size_limit(sys.maxsize)
     with open(path, newline="", encoding="utf-8") as file:
-        rows = [{"text": row[text], "label": row[label]} for row in csv.DictReader(file)]
+        table = list(csv.DictReader(file))
+    rows = put_together(table, text, label, by) if by else [{"text": row[text], "label": row[label]} for row in table]
     return [row for row in rows if len(row["text"].split()) >= min_words]
+
+
+def put_together(table: list[dict[str, str]], text: str, label: str, by: str) -> list[dict[str, str]]:
+    """Documents of all rows with the same value, whose label is the sign of the mean of theirs."""
+    parts: dict[str, list[dict[str, str]]] = {}
+    for row in table:
+        parts.setdefault(row[by], []).append(row)
+    return [
+        {
+            "text": " ".join(row[text].strip() for row in rows),
+            "label": "positive" if np.mean([float(row[label]) for row in rows]) > 0 else "negative",
+        }
+        for rows in parts.values()
+    ]
 
 
 def joined(rows: list[dict[str, str]], size: int, seed: int) -> list[dict[str, str]]:
@@ -98,6 +116,7 @@ def main() -> None:
     parser.add_argument("--label", default="label")
     parser.add_argument("--min-words", type=int, default=400)
     parser.add_argument("--join", type=int, default=1, help="rows of one label that make a document")
+    parser.add_argument("--by", default="", help="rows with the same value in this column are one document")
     parser.add_argument("--train", type=int, default=600)
     parser.add_argument("--test", type=int, default=600)
     parser.add_argument("--model", default="minilm")
@@ -107,7 +126,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     options = parser.parse_args()
-    rows = read_documents(options.file, options.text, options.label, options.min_words)
+    rows = read_documents(options.file, options.text, options.label, options.min_words, options.by)
     if options.join > 1:
         rows = joined(rows, options.join, options.seed)
     train, test = drawn(rows, options.train, options.test, options.seed)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
+from itertools import chain
 from typing import Any
 
 import torch
@@ -173,13 +175,16 @@ class Watch:
     def __init__(self, model: Any, optimizer: Any) -> None:
         self.optimizer = optimizer
         self.rule = _rule(optimizer)
-        self.modules = list(model.modules())
-        self.dropouts = [(module, module.p) for module in self.modules if isinstance(module, torch.nn.Dropout)]
+        modules = self.modules = list(model.modules())
+        self.dropouts = [(module, module.p) for module in modules if isinstance(module, torch.nn.Dropout)]
         self.parameters = list(model.parameters())
-        self.parts = [
-            list(vars(module)[kind].values()) for module in self.modules for kind in ("_modules", "_parameters")
-        ]
-        self.hooks, self.forwards, self.places = self._hooks(), self._forwards(), self._places()
+        # The dictionaries of a module stay the same objects, so looking them up once is enough.
+        everywhere = [getattr(torch_module, f"_global{name}", {}) for name in HOOKS]
+        self._hooked = [*everywhere, *(vars(module)[name] for module in modules for name in HOOKS)]
+        self._owned = [vars(module)[kind] for module in modules for kind in ("_modules", "_parameters")]
+        self._attributes = [vars(module) for module in modules]
+        self.hooks, self.forwards, self.parts = self._hooks(), self._forwards(), list(self._parts())
+        self.places = self._places()
 
     def changed(self) -> str:
         """Return which change of the optimizer the engine cannot follow; empty for none."""
@@ -196,22 +201,21 @@ class Watch:
             return "the model has hooks"
         if self._forwards() != self.forwards:
             return "the forward method of a module was replaced"
-        parts = iter(self.parts)
-        for module in self.modules:
-            for kind in ("_modules", "_parameters"):
-                before, found = next(parts), vars(module)[kind].values()
-                if len(before) != len(found) or any(one is not other for one, other in zip(before, found, strict=True)):
-                    return "a part of the model was replaced"
+        parts = list(self._parts())
+        if len(parts) != len(self.parts) or not all(map(operator.is_, parts, self.parts)):
+            return "a part of the model was replaced"
         if any(module.p != rate for module, rate in self.dropouts):
             return "the rate of a dropout was changed"
         return "" if self._places() == self.places else "weights were frozen or have another place"
 
     def _hooks(self) -> int:
-        everywhere = sum(len(getattr(torch_module, f"_global{name}", ())) for name in HOOKS)
-        return everywhere + sum(len(vars(module)[name]) for module in self.modules for name in HOOKS)
+        return sum(map(len, self._hooked))
 
     def _forwards(self) -> int:
-        return sum("forward" in vars(module) for module in self.modules)
+        return sum("forward" in attributes for attributes in self._attributes)
+
+    def _parts(self) -> Iterator[Any]:
+        return chain.from_iterable(owned.values() for owned in self._owned)
 
     def _places(self) -> list[tuple[int, bool]]:
         return [(each.data_ptr(), each.requires_grad) for each in self.parameters]

@@ -59,7 +59,8 @@ class CapturedStepper(Stepper):
         """Do this by graphs; return whether that was possible. Nothing has happened otherwise."""
         if not self.network.captured:
             return False
-        self.model.train()
+        if not self.model.training:
+            self.model.train()
         try:
             take()
         except NotCapturable as error:
