@@ -22,7 +22,7 @@ WORDS = (
 )
 
 COMPILED_PRODUCTS = 128
-"""How many compiled products a server keeps: measured to be flat from the first hundreds of requests on, and as fast."""
+"""How many compiled products a server keeps: its memory is flat after some hundred requests, and it is as fast."""
 
 
 def is_memory_error(error: BaseException) -> bool:

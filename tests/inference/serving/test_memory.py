@@ -50,7 +50,8 @@ def test_memory_is_flat_after_the_first_tenth_of_the_requests(tiny_model_folder:
         with httpx.Client(timeout=60) as http:
             for _ in range(PARTS):
                 for _ in range(REQUESTS):
-                    texts = [" ".join(chosen.choices(WORDS, k=chosen.randint(1, 30))) for _ in range(chosen.randint(1, 64))]
+                    sizes = [chosen.randint(1, 30) for _ in range(chosen.randint(1, 64))]
+                    texts = [" ".join(chosen.choices(WORDS, k=size)) for size in sizes]
                     assert http.post(f"http://127.0.0.1:{port}/predict", json={"inputs": texts}).status_code == 200
                     with socket.create_connection(("127.0.0.1", port)) as rough:  # leaves, or sends no HTTP
                         rough.sendall(chosen.choice((b"POST /predict HTTP/1.1\r\n", chosen.randbytes(3000))))
