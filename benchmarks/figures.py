@@ -1,7 +1,7 @@
 """Tables and charts of the documentation from benchmarks/results/*.json: `make figures`.
 
-A table stands between `<!-- results: NAME -->` and `<!-- end of results -->` in a page; NAME is a function below. A
-chart is one SVG in docs/images that follows the reader's light or dark scheme.
+A table stands between `<!-- results: NAME -->` and `<!-- end of results -->` in a page; NAME is a function below or in
+use_tables.py. A chart is one SVG in docs/images that follows the reader's light or dark scheme.
 """
 
 from __future__ import annotations
@@ -9,9 +9,14 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+import use_tables
+from markdown import ms, table, times, to_measure
 
 ROOT = Path(__file__).parent.parent
 MARKED = re.compile(r"(<!-- results: (?P<name>[\w-]+) -->\n).*?(<!-- end of results -->)", re.S)
@@ -21,12 +26,6 @@ COLOURS = ("#3b6ea8", "#b8862e", "#6f8f4e", "#9a5b83", "#7a7a7a", "#a8503b")
 
 def load(folder: Path) -> dict[str, Any]:
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    lines = [list(head), *map(list, rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "".join("| " + " | ".join(map(str, line)) + " |\n" for line in lines)
 
 
 # Tables: one function for each name
@@ -133,6 +132,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "label_errors": label_errors,
     "families": families,
     "loop": loop,
+    **use_tables.TABLES,
 }
 
 
@@ -140,11 +140,6 @@ def of_families(results: dict[str, Any], prefix: str) -> list[tuple[dict[str, An
     """Each family that was measured, with the whole result that it stands in."""
     chosen = [found for name, found in results.items() if name.startswith(prefix)]
     return [(found, each) for found in chosen for each in found["families"] if "error" not in each]
-
-
-def to_measure(name: str) -> str:
-    """The text in place of a table whose benchmark has left no results."""
-    return f"`python benchmarks/{name}.py` measures it.\n"
 
 
 def with_reason(job: dict[str, Any]) -> str:
@@ -169,14 +164,6 @@ def means_by_rows(scores: list[dict[str, Any]], metric: str) -> dict[str, dict[i
 def mean(values: Iterable[float]) -> float:
     listed = list(values)
     return sum(listed) / len(listed)
-
-
-def ms(value: float) -> str:
-    return f"{value:.2f} ms" if value < 10 else f"{value:.0f} ms"
-
-
-def times(value: float) -> str:
-    return f"{value:.2f}" if value < 10 else f"{value:.0f}"
 
 
 def score(value: float | None) -> str:

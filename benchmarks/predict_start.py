@@ -2,12 +2,14 @@
 
     python benchmarks/predict_start.py RUN --old REVISION [--turns 10]
 
-RUN is a finished run or a model folder. The older revision is checked out beside this one with `git worktree`.
+RUN is a finished run or a model folder. The older revision is checked out beside this one with `git worktree`. The
+figures are kept in `benchmarks/results/predict-start.json`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
@@ -16,14 +18,23 @@ import tempfile
 import time
 from pathlib import Path
 
+from results import write_results
+
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = "from whet.cli import entry; entry()"
+
+
+def texts_of(run: str, text: str) -> list[str]:
+    """The flags that give the text, and beside it the same one to a model of pairs."""
+    about = Path(run) / "data.json"
+    pairs = about.is_file() and json.loads(about.read_text(encoding="utf-8")).get("columns", {}).get("pair")
+    return ["--text", text, *(["--pair", text] if pairs else [])]
 
 
 def seconds(source: Path, run: str, text: str) -> tuple[float, str]:
     """The time of one command with the package of this folder, and what it printed."""
     environment = {**os.environ, "PYTHONPATH": str(source / "src")}
-    command = [sys.executable, "-c", COMMAND, "predict", run, "--text", text]
+    command = [sys.executable, "-c", COMMAND, "predict", run, *texts_of(run, text)]
     started = time.perf_counter()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return time.perf_counter() - started, done.stdout
@@ -56,6 +67,14 @@ def compare(places: dict[str, Path], run: str, text: str, turns: int) -> None:
     for name, times in taken.items():
         print(f"{name}: median {middle[name]:.2f} s, {min(times):.2f} to {max(times):.2f} over {turns} turns")
     print(f"new / old: {middle['new'] / middle['old']:.2f}")
+    revisions = {name: revision(place) for name, place in places.items()}
+    about = {"run": Path(run).name, "revisions": revisions, "same_answer": len(set(said.values())) == 1}
+    print(write_results("predict-start", ("torch", "transformers"), **about, seconds=taken))
+
+
+def revision(place: Path) -> str:
+    command = ["git", "-C", str(place), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -19,6 +19,9 @@ from whet.tools.selftest.trials import Tally
 TEXTS = tuple(f"{first} {word}" for first in ("yes", "no") for word in WORDS)
 START_SECONDS = 120
 CLIENTS = 4
+TENTHS = 10
+MOST_GROWTH = 1.05
+"""Of the memory after the first tenth of the requests."""
 VALUES: tuple[Any, ...] = (
     None,
     True,
@@ -74,6 +77,12 @@ class Server:
         status, _, body = found.partition(b"\r\n\r\n")
         return int(status[9:12] or 0), body
 
+    def resident_mb(self) -> int:
+        """What the server says of its memory."""
+        _, body = self.send(self.request(b"", "GET /metrics HTTP/1.1"))
+        found = re.search(rb"process_resident_memory_bytes (\d+)", body)
+        return round(int(found[1]) / 1e6) if found else 0
+
     def request(
         self, body: bytes, head: str = "POST /predict HTTP/1.1", length: int | None = None, **more: str
     ) -> bytes:
@@ -87,12 +96,18 @@ def examine_server(warm: ForkServer, run: Path, folder: Path, requests: int, see
     tally, server = Tally("requests to `whet serve`, sound and broken"), Server(warm, run, folder)
     expected = {text: _ask(server, [text])[0] for text in TEXTS}
 
-    def client(number: int) -> list[str]:
-        chosen = random.Random(f"{seed} {number}")
-        return [_try_one(server, chosen, expected) for _ in range(requests // CLIENTS)]
+    clients = [random.Random(f"{seed} {number}") for number in range(CLIENTS)]
+    outcomes, resident = [], []
+    for _ in range(TENTHS):
 
-    with ThreadPoolExecutor(CLIENTS) as pool:
-        outcomes = [outcome for found in pool.map(client, range(CLIENTS)) for outcome in found]
+        def client(chosen: random.Random) -> list[str]:
+            return [_try_one(server, chosen, expected) for _ in range(max(1, requests // CLIENTS // TENTHS))]
+
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            outcomes += [outcome for found in pool.map(client, clients) for outcome in found]
+        resident.append(server.resident_mb())
+    flat = max(resident[1:]) <= MOST_GROWTH * resident[0]
+    outcomes.append("" if flat else f"memory after each tenth, in MB: {resident}")
     outcomes.append(
         "" if _ask(server, list(TEXTS)) == [expected[text] for text in TEXTS] else "other answers at the end"
     )

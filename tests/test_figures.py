@@ -89,3 +89,121 @@ def test_charts_are_whole_pictures(figures: ModuleType) -> None:
     assert re.findall(r">([\d,]+)</text>", chart) == ["16", "64", "128"]
     assert chart.count("<polyline") == 2
     assert "prefers-color-scheme:dark" in chart
+
+
+MACHINE = {"processor": "x86_64, some CPU", "cores": 2, "memory_gb": 8.0}
+TEST = {"metric": "accuracy", "a": 0.9, "b": 0.89, "difference": -0.01, "low": -0.03, "high": 0.01, "p_value": 0.3}
+LABELLED = {"rows": 1000, "seconds": 36.0, "first_part_seconds": 3.0, "peak_mb": 510, "peak_mb_first_half": 500}
+PLAN = {"rows": 10_000, "hours": 0.01, "peak_mb": 500, "output_gb": 0.5, "parts": 4, "lost_by_a_kill_seconds": 4.0}
+USES: dict[str, tuple[str, dict[str, object], str]] = {
+    "serve": (
+        "serve",
+        {
+            "run": "reviews-001",
+            "clients": 32,
+            "load_per_second": 80.0,
+            "ratio": 3.5,
+            "servers": {
+                name: {"requests_per_second": [rate], "p50_ms": 20.0, "p99_ms": 41.0, "requests_at_load": 1500}
+                for name, rate in (("plain", 100.0), ("whet", 350.0))
+            },
+        },
+        "| whet | 350 (350 to 350) | 20 ms | 41 ms | 1,500 |",
+    ),
+    "serve-rough": (
+        "serve-rough",
+        {"requests": 1000, "ends": {"right": 600, "left": 400}, "memory": [500, 502]},
+        "MB after each tenth: 500, 502.",
+    ),
+    "export": (
+        "export",
+        {
+            "exports": [
+                {
+                    "run": "reviews-001",
+                    "kind": "int8",
+                    "megabytes": 23.6,
+                    "rows_per_second": [160.0],
+                    "milliseconds_one_row": [4.0],
+                    "proof": {"largest_difference": 0.5, "changed_labels": 7, "rows": 200, "test": TEST},
+                }
+            ]
+        },
+        "| reviews-001 | int8 | 23.6 | 5.0e-01 | 7 of 200 | accuracy 0.8900, -0.0100 (-0.0300 to +0.0100, p = 0.3) | ",
+    ),
+    "conformal": (
+        "conformal",
+        {
+            "goal": 0.9,
+            "splits": 200,
+            "runs": [
+                {
+                    "run": "a",
+                    "rows": 450,
+                    "coverage": 0.91,
+                    "from_5%": 0.87,
+                    "to_95%": 0.94,
+                    "labels_a_set": 1.3,
+                    "empty": 0.01,
+                }
+            ],
+        },
+        "| a | 450 | 91.0% | 87.0 to 94.0% | 1.30 | 1.0% |",
+    ),
+    "batch": (
+        "batch-gpu",
+        {
+            "device": "cuda",
+            "rows_per_second": 395.0,
+            "same_answers": True,
+            **dict.fromkeys(("tenth", "whole", "killed", "resumed"), LABELLED),
+            "planned_from_the_tenth": PLAN,
+            "plan": PLAN,
+        },
+        "cuda: 395 rows a second, the same answers after the kill. The plan made from the tenth was 1.00 times",
+    ),
+    "one-text": (
+        "one-text",
+        {"run": "a", "ratio": 1.2, "milliseconds_per_text": {"whet predict": [3.0, 4.0, 5.0]}},
+        "| whet predict | 4.00 ms | 3.00 to 5.00 |",
+    ),
+    "predict-start": (
+        "predict-start",
+        {"revisions": {"old": "abc"}, "seconds": {"old": [2.0, 3.0, 4.0]}},
+        "| `abc` | 3.00 s | 2.00 to 4.00 |",
+    ),
+    "tune": (
+        "tune",
+        {
+            "sets": [
+                {
+                    "set": "rte",
+                    "rows": 1000,
+                    "trainings": 9,
+                    "pruned": 3,
+                    "minutes": 20.0,
+                    "shipped": "trial-004",
+                    "default": 0.6,
+                    "tuned": 0.7,
+                    "p_value": 0.01,
+                    "judged": "better",
+                    "default_interval": (0.5, 0.7),
+                    "tuned_interval": (0.6, 0.8),
+                }
+            ]
+        },
+        "| rte | 1,000 | 9 (3 pruned) in 20 min | trial-004 | 60.0% (50.0 to 70.0) | 70.0% (60.0 to 80.0) | 0.01 | ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(USES))
+def test_a_use_of_a_model_has_its_table_or_the_command_that_makes_it(name: str, figures: ModuleType) -> None:
+    stem, content, said = USES[name]
+    assert said in figures.TABLES[name]({stem: {"machine": MACHINE, **content}})
+    assert figures.TABLES[name]({}).startswith("`python benchmarks/")
+
+
+@pytest.mark.parametrize("name", list(USES))
+def test_every_such_table_stands_in_a_page(name: str, figures: ModuleType) -> None:
+    assert any(f"<!-- results: {name} -->" in page.read_text(encoding="utf-8") for page in figures.pages(ROOT))

@@ -138,9 +138,11 @@ def _into_folder(
 ) -> None:
     from whet.api import load
     from whet.inference.bulk import PART_ROWS, label_in_parts
+    from whet.utils.memory import bound_compiled_code
 
     if config.drop_empty:
         raise UsageError("--drop-empty is not for a folder of parts.", "Rows without a text stay, with empty answers.")
+    bound_compiled_code()
     predictor = load(run, **loading)
     done = label_in_parts(
         predictor,

@@ -1,8 +1,8 @@
 """Exports a model to ONNX, and proves on the run's validation rows that its answers are unchanged.
 
-The folder holds model.onnx (its graph includes the decisions), tokenizer.json (with the truncation), model.json (labels,
-inputs, outputs, checksums), proof.json and predict.py, which needs only onnxruntime, tokenizers and numpy. The proof
-uses that predict.py.
+The folder holds model.onnx (its graph includes the decisions), tokenizer.json (with the truncation), model.json
+(labels, inputs, outputs, checksums), proof.json and predict.py, which needs only onnxruntime, tokenizers and numpy. The
+proof uses that predict.py.
 """
 
 from __future__ import annotations
@@ -171,9 +171,7 @@ def _write(folder: RunFolder, predictor: Predictor, target: Path, int8: bool) ->
         "inputs": [[name, INPUTS[name]] for name in inputs],
         "outputs": ["logits", *answers.names],
         "places": answers.places,
-        "decisions": {
-            name: value for name, value in dataclasses.asdict(predictor.decisions).items() if name in DECIDED
-        },
+        "decisions": {name: getattr(predictor.decisions, name) for name in DECIDED},
         "int8": int8,
         "sums": {path.name: sum_of(path) for path in (*sorted(target.glob("model.onnx*")), target / "tokenizer.json")},
     }

@@ -25,9 +25,7 @@ class Model:
         for some in (order[start : start + 32] for start in range(0, len(rows), 32)):
             for row in some:
                 tokens[row].pad(max(2, len(tokens[some[-1]])), pad_id=self.about["pad"])
-            given = {
-                name: np.array([getattr(tokens[row], part) for row in some]) for name, part in self.about["inputs"]
-            }
+            given = {to: np.array([getattr(tokens[row], part) for row in some]) for to, part in self.about["inputs"]}
             for row, *values in zip(some, *self.session.run(self.about["outputs"], given)):
                 found[row] = {name: value.tolist() for name, value in zip(self.about["outputs"], values)}
         return found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whet.errors import EnvironmentFault
@@ -18,6 +20,9 @@ WORDS = (
     "bad_alloc",
     "could not create a primitive",
 )
+
+COMPILED_PRODUCTS = 128
+"""How many compiled products a server keeps: its memory is flat after some hundred requests, and it is as fast."""
 
 
 def is_memory_error(error: BaseException) -> bool:
@@ -69,6 +74,25 @@ def free_cached_memory(device: torch.device) -> None:
         torch.cuda.empty_cache()
     elif sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim"):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def bound_compiled_code() -> None:
+    """Limit what oneDNN and torch's layer above it keep of compiled matrix products, one for each shape.
+
+    Both hold a thousand by default, of up to half a megabyte: a server of texts of all lengths would grow for hours.
+    They read the limits at their first product. A user's own limits are kept.
+    """
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, str(COMPILED_PRODUCTS))
+
+
+def resident_bytes() -> int | None:
+    """Memory of this process that is resident; None where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 def peak_memory_mb(device: torch.device) -> float:

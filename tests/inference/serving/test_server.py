@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from whet.errors import ArtifactError, EnvironmentFault, UsageError
 from whet.inference.predictor import Predictor
 from whet.inference.serving import server as module
 from whet.inference.serving.app import App
+from whet.inference.serving.counters import Counters
 from whet.inference.serving.requests import Limits
 from whet.inference.serving.server import ModelServer, Settings, serve
 
@@ -154,6 +156,14 @@ def test_health_readiness_and_metrics_are_told(server: ModelServer) -> None:
     buckets = re.findall(r'^whet_batch_rows_bucket\{le="[^"]+"\} (\d+)$', text, re.MULTILINE)
     assert list(map(int, buckets)) == sorted(map(int, buckets))
     assert re.search(r"^whet_queue_rows 0$", text, re.MULTILINE)
+    resident = re.search(r"^process_resident_memory_bytes (\d{8,})$", text, re.MULTILINE)
+    assert resident is not None or sys.platform != "linux"
+
+
+def test_a_count_of_millions_is_told_to_the_last_one() -> None:
+    counters = Counters()
+    counters.requests["/predict", 200] = 12_345_678
+    assert 'status="200"} 12345678\n' in counters.text(None, ready=True)
 
 
 # Refusals -------------------------------------------------------------------------------------------

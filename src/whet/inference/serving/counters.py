@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from whet.utils.memory import resident_bytes
+
 if TYPE_CHECKING:
     from whet.inference.serving.batching import Batcher
 
@@ -46,6 +48,9 @@ class Counters:
                 "whet_predict_seconds", "Seconds of a request for predictions.", SECONDS, self._durations, self._seconds
             ),
         ]
+        if (resident := resident_bytes()) is not None:
+            meaning = "Memory of this process that is resident."
+            lines += _metric("process_resident_memory_bytes", "gauge", meaning, [("", resident)])
         if batcher is not None:
             sizes = sorted(dict(batcher.batch_sizes).items())
             lines += _metric("whet_queue_rows", "gauge", "Rows that wait.", [("", batcher.waiting)])
@@ -60,7 +65,7 @@ def _metric(name: str, kind: str, meaning: str, values: Iterable[tuple[str, floa
     return [
         f"# HELP {name} {meaning}",
         f"# TYPE {name} {kind}",
-        *(f"{name}{labels} {value:g}" for labels, value in values),
+        *(f"{name}{labels} {value}" for labels, value in values),  # in full: `:g` would round a million requests
     ]
 
 
@@ -71,4 +76,4 @@ def _histogram(name: str, meaning: str, bounds: Iterable[float], counts: list[in
         below += count
         lines.append(f'{name}_bucket{{le="{bound:g}"}} {below}')
     everything = sum(counts)
-    return [*lines, f'{name}_bucket{{le="+Inf"}} {everything}', f"{name}_sum {total:g}", f"{name}_count {everything}"]
+    return [*lines, f'{name}_bucket{{le="+Inf"}} {everything}', f"{name}_sum {total}", f"{name}_count {everything}"]

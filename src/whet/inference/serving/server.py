@@ -101,7 +101,9 @@ def _loaded(path: Path | str, settings: Settings) -> tuple[Predictor, Batcher]:
     """Return the model after a first prediction: the first forward pass takes much longer."""
     from whet.engine.logits import tokens_per_batch
     from whet.inference.predictor import Predictor
+    from whet.utils.memory import bound_compiled_code
 
+    bound_compiled_code()
     try:
         predictor = Predictor(
             path,
