@@ -214,15 +214,24 @@ def rows_chart(results: dict[str, Any]) -> str | None:
     for tick in range(int(low * 20) + 1, int(high * 20) + 1):
         place = y(tick / 20)
         parts.append(f'<path class="grid" d="M40 {place:.1f}H460"/><text x="4" y="{place + 4:.1f}">{tick * 5}%</text>')
+    names = apart({name: (x[max(found)], y(found[max(found)])) for name, found in means.items()})
     for colour, (name, found) in zip(COLOURS, means.items(), strict=False):
         line = " ".join(f"{x[rows]:.0f},{y(found[rows]):.1f}" for rows in sizes if rows in found)
-        end = max(found)
         parts.append(
             f'<polyline points="{line}" style="stroke:{colour}"/>'
-            f'<text x="{x[end] + 8:.0f}" y="{y(found[end]) + 4:.1f}" style="fill:{colour}">'
+            f'<text x="{x[max(found)] + 8:.0f}" y="{names[name] + 4:.1f}" style="fill:{colour}">'
             f"{CONTENDERS.get(name, name)}</text>"
         )
     return svg("Accuracy by labelled rows, mean over data sets", 640, 330, parts)
+
+
+def apart(ends: dict[str, tuple[float, float]], gap: float = 16) -> dict[str, float]:
+    """Return a height for the name at the end of each line, so that names below one another do not overlap."""
+    places: dict[str, float] = {}
+    for name, (x, y) in sorted(ends.items(), key=lambda each: each[1]):
+        above = [places[other] for other, (column, _) in ends.items() if other in places and column == x]
+        places[name] = max([y, *(place + gap for place in above)])
+    return places
 
 
 CHARTS: dict[str, Callable[[dict[str, Any]], str | None]] = {"speed": speed_chart, "rows": rows_chart}

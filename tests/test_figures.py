@@ -207,3 +207,8 @@ def test_a_use_of_a_model_has_its_table_or_the_command_that_makes_it(name: str, 
 @pytest.mark.parametrize("name", list(USES))
 def test_every_such_table_stands_in_a_page(name: str, figures: ModuleType) -> None:
     assert any(f"<!-- results: {name} -->" in page.read_text(encoding="utf-8") for page in figures.pages(ROOT))
+
+
+def test_names_at_the_ends_of_lines_do_not_overlap(figures: ModuleType) -> None:
+    places = figures.apart({"a": (460, 100.0), "b": (460, 104.0), "c": (124, 102.0), "d": (460, 110.0)})
+    assert places == {"a": 100.0, "c": 102.0, "b": 116.0, "d": 132.0}
