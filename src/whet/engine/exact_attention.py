@@ -34,7 +34,7 @@ from whet.engine.relative_attention import (
 )
 
 LEAST_REACH = 512
-"""Tables of distances reach at least as far, and else to the next power of two, so that there are few of them."""
+"""Tables of distances reach at least this far; for longer rows to the next power of two, so tables are few."""
 
 
 def why_not_exact(model: Any) -> str:
@@ -66,9 +66,8 @@ def encoder_of(model: Any) -> Any:
 def exact_attention(model: Any, packed: PackedRows | None = None, *, first_token_only: bool = False) -> Iterator[None]:
     """Compute forward passes within this context by the replaced attention; other models are left alone.
 
-    With `packed` the passes take packed batches of these rows. With that, or with `first_token_only`, the encoder
-    returns the first token of each row alone, [rows, 1, width], which is all that the heads of these families read;
-    the last layer is computed for these tokens only.
+    With `packed`, batches are packed as it says. With either argument the last layer is computed for the first token of
+    each row only, and the encoder returns those, [rows, 1, width]: the heads of these families read nothing else.
     """
     if why_not_exact(model):
         yield
@@ -174,7 +173,7 @@ def mpnet_rows(reach: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Expansion:
-    """Turns rows of a position table into one row for each distance of a length."""
+    """Repeats rows of a position table until each distance has one: far distances share rows."""
 
     index: Tensor
     one_hot: Tensor
@@ -196,7 +195,7 @@ def _expansion(rows: Callable[..., Tensor], settings: tuple[int, ...], count: in
 
 @dataclass(frozen=True)
 class Relative:
-    """What the layers share: the grid, and how the rows of the position table become distances."""
+    """What a layer gets in place of the mask: the grid, and how each distance gets a row of the position table."""
 
     grid: Grid
     expansion: Expansion | None
@@ -223,7 +222,10 @@ def _deberta_encoder(
 
 
 def _deberta_positions(encoder: Any, length: int) -> tuple[Tensor | None, Expansion | None]:
-    """Return the rows of the position table that this length reads, and their expansion if some are read twice."""
+    """Return the rows of the position table that this length reads, and their expansion.
+
+    The expansion is None if each distance has a row of its own.
+    """
     if not encoder.relative_attention:
         return None, None
     table = encoder.rel_embeddings.weight
@@ -304,7 +306,7 @@ def _together(project: Any, tokens: Tensor, positions: Tensor | None) -> tuple[T
 
 @dataclass(frozen=True)
 class Biased:
-    """What the layers share: the grid, and whether this is the last layer, asked for the first tokens alone."""
+    """What a layer gets in place of the mask: the grid, and whether it computes the first tokens only."""
 
     grid: Grid
     from_first: bool = False
@@ -348,7 +350,7 @@ def _mpnet_attention(
     output_attentions: bool = False,
     **kwargs: Any,
 ) -> tuple[Tensor]:
-    """Replace `MPNetAttention`: its residual is that of the tokens that are asked for."""
+    """Replace `MPNetAttention.forward`; the residual holds the same tokens as the queries."""
     grid, inner = attention_mask.grid, self.attn
     hidden = hidden_states.reshape(-1, hidden_states.shape[-1])
     from_first = attention_mask.from_first

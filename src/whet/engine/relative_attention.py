@@ -1,10 +1,13 @@
 """Attention with relative positions, computed on a grid of rows without an index for every pair of tokens.
 
-DeBERTa and MPNet add a score to each pair of tokens that depends only on how far the key is from the query. For rows
-of length L there are 2L distances. Products with their vectors are arrays [query, distance], and the score of a pair
-is read from them along diagonals. With the keys in reverse order, query q and key place k have the distance q + k - L,
-counted from -L. So a row of scores begins one number further right than the row above, and all of it is a strided
-view: `pairs_of`. Writing through the same view is the backward pass, which is therefore deterministic.
+For each pair of tokens, DeBERTa adds products of their vectors with a vector of their distance, and MPNet adds a bias
+of the distance alone. The distance is query minus key; for rows of length L, tables hold those from -L to L - 1.
+
+The products of all tokens with a table are arrays [token, distance], and the scores of pairs are read from them along
+diagonals. Keys stand in reverse order, so query q and the key at place k have the distance q + k + 1 - L, which is
+entry q + k + 1 of the table. What a row of scores reads begins one entry further right than in the row above, so all
+of it is a strided view: `pairs_of`. Writing through the same view is the backward pass, which is therefore
+deterministic.
 
 Nothing here waits for the device or copies from the host, so a CUDA graph can capture it.
 """
@@ -38,7 +41,8 @@ class Grid:
     rows: int
     length: int
     queries: Tensor
-    """int64: for each place of a query the index of its part among [tokens × heads]; for an empty place any index."""
+    """int64 [heads × rows × length]: the part (one head of one token) at each place, counted in [tokens × heads]; any
+    index where the place is empty."""
     keys: Tensor
     """The same for keys and values, which stand in reverse order."""
     query_places: Tensor
@@ -61,7 +65,10 @@ def grid_of_packed(packed: PackedRows, heads: int) -> Grid:
 
 
 def grid_of_mask(mask: Tensor, heads: int) -> Grid:
-    """Return the grid of a padded batch; `mask` is bool [rows, length], True for tokens. Padding counts as tokens."""
+    """Return the grid of a padded batch; `mask` is bool [rows, length], True for tokens.
+
+    Padding is computed like tokens, but no token attends to it.
+    """
     rows, length = mask.shape
     slots = torch.arange(rows * length, device=mask.device)
     return _grid(slots, mask, slots[::length], heads)
@@ -235,7 +242,7 @@ def attend_from_first(
     keys, values = (OntoGrid.apply(part, grid) for part in (key, value))  # type: ignore[no-untyped-call]
     queries = query.view(grid.rows, grid.heads, -1).transpose(0, 1)
     scores = torch.bmm(keys, queries.reshape(grid.groups, -1, 1)).view(shape[:3])
-    seen = slice(1, grid.length + 1)  # the distances from the last token to the first
+    seen = slice(1, grid.length + 1)  # distances of the first token to every key: 1 - length to 0
     if pos_key is not None:
         scores = scores + torch.bmm(queries, _by_head(pos_key, grid)[:, seen].mT)
     if pos_query is not None:
@@ -271,7 +278,7 @@ def _gradient_onto_grid(gradient: Tensor, grid: Grid) -> Tensor:
 def _position_scores(
     queries: Tensor, keys: Tensor, pos_key: Tensor | None, pos_query: Tensor | None, bias: Tensor | None, grid: Grid
 ) -> Tensor:
-    """Return new scores [heads × rows, length, length] of the positions alone, and the lowest number at the mask."""
+    """Return new scores [heads × rows, length, length] of the positions alone; masked ones are `lowest`."""
     shape = (grid.heads, grid.rows, grid.length, grid.length)
     terms = []
     if pos_key is not None:
@@ -306,7 +313,10 @@ def _by_head(positions: Tensor, grid: Grid) -> Tensor:
 def _through(
     d_scores: Tensor, parts: Tensor, others: Tensor, positions: Tensor | None, grid: Grid, scale: float
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the gradients of `parts`, whose products with `others` and `positions` are the rows of the scores."""
+    """Return the gradients of `parts` and of `positions` (or None).
+
+    A row of the scores is the products of one part with all `others`, plus its products with `positions`.
+    """
     if positions is None:
         return torch.bmm(d_scores, others).mul_(scale), None
     distances = distances_of(d_scores).view(grid.heads, grid.rows * grid.length, -1)

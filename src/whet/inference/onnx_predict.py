@@ -33,7 +33,7 @@ class Model:
     def predict(self, rows):  # dictionaries: the label, the probabilities, and the decisions of `whet decide`
         labels, answers = self.about["labels"], self.outputs(rows)
         for answer in answers:
-            for name in self.about["places"]:  # in the list of labels; -1 is none
+            for name in self.about["places"]:  # outputs that are places in the list of labels; -1 is no label
                 answer[name] = [labels[place] for place in answer[name] if place >= 0]
             if self.about["task"] != "multilabel":
                 answer["label"] = answer["label"][0]

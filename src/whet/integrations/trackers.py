@@ -1,4 +1,4 @@
-"""Experiment trackers, fed from a run's records or a Trainer's logs.
+"""Experiment trackers, fed from a run's records.
 
 None is used unless the user names it, none asks for an account, and none can stop a training.
 """

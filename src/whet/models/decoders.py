@@ -12,7 +12,7 @@ from whet.errors import ArtifactError
 from whet.utils.hf_libraries import skip_unused_imports, transformers_library
 
 LAST = "last_non_pad_token"
-"""The library's name for the token that the head reads, in the forward method of each of these classifiers."""
+"""A local variable in the forward method of every such classifier of the library, by which they are recognised."""
 
 
 def reads_last_token(kind: type) -> bool:

@@ -35,7 +35,7 @@ def require_peft(lora: LoraConfig) -> None:
 
 
 def add_adapters(model: Any, lora: LoraConfig) -> None:
-    """Freeze the model, and add adapters to its linear layers, drawn from torch's global generator."""
+    """Freeze the model, and add adapters to its linear layers. Torch's global generator draws their first values."""
     require_peft(lora)
     from peft import LoraConfig as PeftConfig
     from peft import inject_adapter_in_model
@@ -54,7 +54,7 @@ def add_adapters(model: Any, lora: LoraConfig) -> None:
         fan_in_fan_out=isinstance(layers[targets[0]], Conv1D),
     )
     inject_adapter_in_model(settings, model, ADAPTER)
-    settings.modules_to_save = heads  # not before: PEFT would keep a copy of each of them
+    settings.modules_to_save = heads  # set after the injection, or PEFT would copy each of these modules
     for name in heads:
         model.get_submodule(name).requires_grad_(True)
 
@@ -65,7 +65,7 @@ def has_adapters(model: Any) -> bool:
 
 
 def _heads(model: Any) -> list[str]:
-    """Return the modules that train in full: all beside the encoder, and its pooler, which may be new as well."""
+    """Return the modules that train in full: all outside the encoder, and its pooler, which may be new, too."""
     encoder = model.base_model
     beside = [name for name, child in model.named_children() if child is not encoder]
     pooler = [f"{model.base_model_prefix}.{POOLER}"] if getattr(encoder, POOLER, None) is not None else []
@@ -130,7 +130,7 @@ def _shortened(targets: Sequence[str], modules: Sequence[str]) -> list[str]:
 
 
 def frozen_names(model: torch.nn.Module) -> frozenset[str]:
-    """Return the names of the parameters that adapters replace in training; none for a model without adapters."""
+    """Return the names of the parameters that do not train because the model has adapters; none without adapters."""
     if not has_adapters(model):
         return frozenset()
     return frozenset(name for name, parameter in model.named_parameters() if not parameter.requires_grad)

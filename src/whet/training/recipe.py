@@ -28,7 +28,7 @@ LORA_FACTOR = 10
 COMPARED_ROWS = 10_000
 """The contrastive loss improves results up to this many rows; above, cross-entropy alone is as good."""
 MANY_CLASSES = 8
-"""From this many classes on, batches are twice as large, so that two rows of a class occur in them."""
+"""With more labels than this, batches are twice as large, so that two rows of a label occur in them."""
 
 MEAN_ROWS = 100
 """Below this many rows, mean pooling is worth its extra layer."""
@@ -78,7 +78,11 @@ def lora_rate(rate: float) -> float:
 
 
 def pooling_for(rows: int, model_config: Any, released: Callable[[], str], *, lora: bool = False) -> str:
-    """Return the mean of all tokens if the released model uses it and it is free, or useful for so few rows."""
+    """Return what the head reads: the first token, or what the released model reads.
+
+    It follows the released model if that needs no new layer, or for fewer than `MEAN_ROWS` rows without adapters.
+    `auto` leaves a decoder its last token.
+    """
     free = hasattr(model_config, "classifier_pooling") or has_mean_layer(model_config)
     if free:
         return released()
@@ -141,7 +145,7 @@ def resolve_lora(config: Config) -> Config:
 
 
 def resolve_folds(config: Config) -> Config:
-    """Resolve `folds`: 0 if `auto` means none; contradictions raise.
+    """Return the settings with `folds` 0 where `auto` means none, else with `folds` as it is; contradictions raise.
 
     `auto` uses folds with the recipe `auto`, unless the user asked for a split or for something that needs one.
     """

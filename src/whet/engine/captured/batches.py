@@ -1,6 +1,7 @@
 """Batches at a fixed place on the device: as one rectangle, or as rows one after another.
 
-Both have so many places for rows. A missing row has a share of zero in the loss, so its gradient is exactly zero.
+Both hold a fixed number of rows. A place without a row has a share of zero in the loss, so its gradient is exactly
+zero.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from whet.models.families import position_shift
 LENGTH_BUCKET = 16
 TOKEN_BUCKET = 64
 LARGE = 1024
-"""Number of tokens from which buckets grow with size: the share of filling stays the same, with few shapes."""
+"""For each multiple of this many tokens, buckets grow by TOKEN_BUCKET: shapes are few, and there is little filling."""
 LONGEST_BUCKET = 128
 RARE = 0.05
-"""This share of the batches is shorter than all others; they are padded to the others' length, to save graphs."""
+"""The shortest batches, about this share of all, are padded to one length, to save graphs."""
 
 Shape = tuple[int, int, int]
-"""The number of rows, and how long they are."""
+"""Of a `Rectangle`: rows, length, 0. `InARow`: rows, tokens of all rows, longest row. Lengths are rounded up."""
 
 
 class Format(Protocol):
@@ -145,14 +146,14 @@ class StaticBatch:
 
 
 def padded_width(width: int, least: int, limit: int | None) -> int:
-    """Return a width of few sizes, within the model's limit where `least` is."""
+    """Return the width rounded up to one of few sizes; with a limit at most that, but never below `least`."""
     grain = max(LENGTH_BUCKET, 1 << max(0, (width - 1).bit_length() - 3))
     rounded = -(-width // grain) * grain
     return rounded if limit is None else max(least, min(rounded, limit))
 
 
 def token_bucket(tokens: int) -> int:
-    """Return a number of tokens of few sizes."""
+    """Return the number of tokens rounded up to one of few sizes."""
     bucket = TOKEN_BUCKET * max(1, tokens // LARGE)
     return -(-tokens // bucket) * bucket
 

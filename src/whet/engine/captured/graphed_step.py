@@ -1,8 +1,8 @@
 """Forward, backward, clipping and update as graphs, for inputs at fixed places.
 
-A step of one micro-batch is one graph. With several micro-batches or processes, gradients are added up in buffers by
-one graph for each shape, and another graph ends the step: processes may replay different shapes, so no collective can
-be part of a graph. Each graph is captured after one run in a trial, which changes nothing.
+A step of one micro-batch is one graph. With several micro-batches or processes, one graph for each shape adds
+gradients to buffers, and another ends the step. Processes are summed between the two, never in a graph, because they
+may replay different shapes. Before a capture the work runs as a trial: without an update, and with the totals restored.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class GraphedStep:
         replayed = self._time(replay)
         if self.hardware.device.type == "cuda" and replayed > launched:
             raise NotCapturable(
-                f"a replayed step took {1000 * replayed:.1f} ms, a launched one {1000 * launched:.1f} ms"
+                f"a step takes {1000 * replayed:.1f} ms as a graph, and {1000 * launched:.1f} ms without"
             )
         self._tried = True
         return replay

@@ -47,7 +47,7 @@ class FastModernBert:
             if name.endswith(tuple(f"{matrix}.weight" for matrix in MATRICES))
         }
         self.places = -(-config.max_position_embeddings // PLACES_GRAIN) * PLACES_GRAIN
-        """The most tokens of a row. It is rounded up, because the longest row of a batch may be, too."""
+        """Length of the tables of cosines and sines: the model's limit, rounded up because a batch's `longest` is."""
         self._turns = {kind: _turns(encoder.rotary_emb, kind, self.places, self.device) for kind in set(self.kinds)}
         self._beside = SideStream(self.device)
 
@@ -92,7 +92,10 @@ class FastModernBert:
         return layers.pool(y, layout, mean=self.mean)
 
     def _round_weights(self) -> list[torch.cuda.Event]:
-        """Round the matrices of one layer after another, beside the first layers; return when each layer is ready."""
+        """Queue the rounding of all matrices on the side stream, layer by layer.
+
+        Returns one event for each layer, set when it is done.
+        """
         works = []
         for index in range(len(self.kinds)):
             names = [f"layers.{index}.{matrix}.weight" for matrix in MATRICES]

@@ -41,8 +41,7 @@ from whet.utils.safetensors_files import Groups
 
 TOKEN_BUCKET = 64
 LARGE = 1024
-"""Number of tokens from which buckets grow with size: the share of filling stays the same, with few shapes to
-capture."""
+"""For each multiple of this many tokens, buckets grow by TOKEN_BUCKET: shapes are few, and there is little filling."""
 STAGES = 4
 
 # torch has no type annotations for these.
@@ -174,7 +173,7 @@ class GraphStepper(FusedStepper):
         self._updated()
 
     def _updated(self) -> None:
-        """Context in which the pending update is applied, so that the weights are those after its step."""
+        """Note that the pending update is applied, and count the weights after its step in the running mean."""
         self.pending = None
         if self.average is not None:
             self.average.update(self.pending_step + 1)

@@ -45,7 +45,7 @@ class CudaLiveStep(LiveStep):
             group.refresh()  # weights may have been changed by hand
         stepper, rows = self.stepper, np.arange(len(tokens))
         stepper.window.clear()
-        stepper.window.first_nonfinite_step.fill_(-1)  # what one batch was does not stop the next
+        stepper.window.first_nonfinite_step.fill_(-1)  # a loss that is not finite stops no later batch
         feed = TokenBatches(tokens, BatchOrder(len(tokens), len(tokens), 0), self.network, loss)
         stepper(self.updates, feed, rows, rows, float(self.optimizer.param_groups[0]["lr"]))
         return stepper.window.loss.float()
