@@ -49,7 +49,7 @@ def test_label_columns_of_the_model_are_found_without_being_named() -> None:
 def test_a_label_without_a_column_is_named() -> None:
     with pytest.raises(DataError, match=r"no column is named for the model's label 'travel'\. Use label='sport,food"):
         read(table(), "sport,food,money")
-    with pytest.raises(DataError, match="the model's label 'food', 'money', 'travel'"):
+    with pytest.raises(DataError, match="the model's labels 'food', 'money', 'travel'"):
         read(table(), "sport")
 
 

@@ -84,6 +84,10 @@ def test_a_number_of_steps_stands_for_the_epochs() -> None:
     assert "7 steps" in said
 
 
+def test_one_epoch_is_counted_as_one() -> None:
+    assert "rows: 1 epoch at" in follow_recipe(make_config({"recipe": "auto", "epochs": 1}), 128, BINARY, 384)[1]
+
+
 @pytest.mark.parametrize("task", [Task("regression", ()), Task("multilabel", ("a", "b"))])
 def test_rows_without_one_class_are_not_compared(task: Task) -> None:
     assert follow_recipe(make_config({"recipe": "auto"}), 128, task, 384)[0].train.contrastive == 0

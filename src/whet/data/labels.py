@@ -93,7 +93,8 @@ def _columns_of_labels(split: RawSplit, names: Sequence[str], task: Task) -> tup
         raise split.error(f"the model has no label {_quoted(unknown)}.", hint)
     if missing := [label for label in task.labels if label not in of]:
         hint = f"Use --label {shlex.quote(neutral(','.join(task.labels)))}"
-        raise split.error(f"no column is named for the model's label {_quoted(missing)}.", hint)
+        labels = "label" if len(missing) == 1 else "labels"
+        raise split.error(f"no column is named for the model's {labels} {_quoted(missing)}.", hint)
     return tuple(of[label] for label in task.labels)
 
 

@@ -87,6 +87,10 @@ def pooling_for(rows: int, model_config: Any, released: Callable[[], str], *, lo
     return "first" if lora or rows >= MEAN_ROWS else released()
 
 
+def _counted(number: str, unit: str) -> str:
+    return f"{number} {unit}" if number == "1" else f"{number} {unit}s"
+
+
 def follow_recipe(config: Config, rows: int, task: Task, width: int, pooling: str = "first") -> tuple[Config, str]:
     """Return the settings completed by the recipe, and a line that lists its choices."""
     if config.train.recipe == "course":
@@ -99,8 +103,10 @@ def follow_recipe(config: Config, rows: int, task: Task, width: int, pooling: st
         free["pooling"] = pooling
     config = config.replaced(free)
     train = config.train
-    parts = [f"{train.epochs:g} epochs" if train.max_steps is None else f"{train.max_steps} steps"]
-    parts[0] += f" at {train.learning_rate:g}"
+    amount = (
+        _counted(f"{train.epochs:g}", "epoch") if train.max_steps is None else _counted(str(train.max_steps), "step")
+    )
+    parts = [f"{amount} at {train.learning_rate:g}"]
     if train.contrastive:
         parts.append("contrastive loss")
     if config.lora.lora:

@@ -25,7 +25,7 @@ def refuse_without_effect(config: Config, task: str) -> None:
             continue
         raise UsageError(
             f"{name} is {values[name]!r}, and has no effect in a {task} task.",
-            f"Leave it out; it is for {' and '.join(tasks)}. --task sets what the labels are.",
+            f"Leave it out; it is for {', '.join(tasks)} labels. --task sets what the labels are.",
         )
 
 

@@ -41,6 +41,12 @@ def test_fields_that_are_passed_over_are_named(tmp_path: Path) -> None:
     assert "passed over, for they hold objects: content, meta (name what is inside: --text content." in said
 
 
+def test_a_field_from_which_a_column_is_read_is_not_passed_over(tmp_path: Path) -> None:
+    said = " ".join(load(lines(tmp_path), text="content.text", label="meta.stars").messages)
+    assert "passed over" not in said
+    assert "hold objects: meta (" in " ".join(load(lines(tmp_path), text="content.text").messages)
+
+
 def test_what_is_inside_is_listed_where_a_column_is_missing(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"Inside its objects: content\.by\.name, content\.text, meta\.stars"):
         load(lines(tmp_path), text="content.txt")

@@ -66,10 +66,11 @@ def _folded(everything: RawSplit, kinds: dict[str, str], config: DataConfig) -> 
         return everything.read(own if columns is None else columns)
 
     objects = [name for name, kind in kinds.items() if kind == "nested" and name not in everything.inner]
+    objects = [name for name in objects if not any(each.startswith(f"{name}.") for each in named)]
     listed = shortened_list(objects, quoted=False)
     passed = f"passed over, for they hold objects: {listed} (name what is inside: --text {everything.inner[0]})."
     schema = pa.schema([everything.schema.field(name) for name in own])
-    return replace(everything, schema=schema, read=read, notes=(passed,), unfolded=everything)
+    return replace(everything, schema=schema, read=read, notes=(passed,) if objects else (), unfolded=everything)
 
 
 class _Wider(Exception):
