@@ -50,6 +50,13 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "best by accuracy": {**EVERY_TWO, "metric_for_best_model": "accuracy", "load_best_model_at_end": True},
     "save the best": {"save_strategy": "best", "metric_for_best_model": "accuracy", **EVERY_STEP},
     "save_only_model": {**EVERY_TWO, "save_only_model": True},
+    "save_total_limit": {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 2},
+    "hub fields without a push": {"push_to_hub": False, "hub_model_id": "a/b", "hub_token": "t", "hub_strategy": "end"},
+    "minimal rate": {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-5}},
+    "warm-up, stable, decay": {
+        "lr_scheduler_type": "warmup_stable_decay",
+        "lr_scheduler_kwargs": {"num_decay_steps": 1},
+    },
     "logging_first_step": {"logging_steps": 3, "logging_first_step": True},
     "logging as a share": {"logging_steps": 0.5},
     "no logs": {"logging_strategy": "no"},

@@ -47,6 +47,35 @@ class Named(torch.nn.Module):
         return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
+class Tuples(Named):
+    """A model that gives a tuple, as written before outputs had names."""
+
+    def forward(self, input_ids: Any, attention_mask: Any = None, labels: Any = None) -> Any:
+        return tuple(super().forward(input_ids, attention_mask, labels).values())
+
+
+class Tensors(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """Encodings as tensors beside a list of labels, as in many tutorials."""
+
+    def __init__(self, rows: Any) -> None:
+        self.encodings = {name: torch.tensor(rows[name][:]) for name in ("input_ids", "attention_mask")}
+        self.labels = rows["label"][:]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> Any:
+        item = {name: values[index].clone() for name, values in self.encodings.items()}
+        return {**item, "labels": torch.tensor(self.labels[index])}
+
+
+def with_adapters() -> Any:
+    peft = pytest.importorskip("peft")
+    model = small_model(width=64)
+    torch.manual_seed(3)
+    return peft.get_peft_model(model, peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"]))
+
+
 def as_lists() -> dict[str, Any]:
     return {"train_dataset": list(rows_of("binary", ROWS)), "eval_dataset": list(rows_of("binary", OTHERS, 1))}
 
@@ -183,6 +212,44 @@ THINGS: dict[str, Use] = {
         {"max_steps": 2},
         lambda: {"train_dataset": Rows(rows_of("binary", ROWS))},
         Named,
+    ),
+    "a model that gives a tuple": Use(
+        "stock (the model is a Tuples)",
+        EVERY_TWO,
+        lambda: {
+            "train_dataset": Rows(rows_of("binary", ROWS)),
+            "eval_dataset": Rows(rows_of("binary", OTHERS, 1)),
+            "compute_metrics": accuracy,
+        },
+        Tuples,
+    ),
+    "adapters": Use(
+        "stock (the model is a PeftModelForSequenceClassification)",
+        {**EVERY_TWO, "load_best_model_at_end": True},
+        model=with_adapters,
+    ),
+    "dictionaries of tensors": Use(
+        "stock (the data set is a Tensors)",
+        EVERY_TWO,
+        lambda: {name: Tensors(rows) for name, rows in padded_rows().items()} | {"processing_class": None},
+    ),
+    "streamed data sets": Use(
+        "stock (the loader is a",
+        {**EVERY_TWO, "max_steps": 3},
+        both(lambda rows: rows.to_iterable_dataset()),
+    ),
+    "best by one of several sets": Use(
+        FUSED,
+        {**EVERY_TWO, "metric_for_best_model": "eval_b_accuracy", "load_best_model_at_end": True},
+        lambda: {
+            "eval_dataset": {"a": rows_of("binary", 5, 1), "b": rows_of("binary", 4, 2)},
+            "compute_metrics": accuracy,
+        },
+        after=lambda trainer: [
+            trainer.evaluate(),
+            trainer.evaluate("b"),
+            Path(trainer.state.best_model_checkpoint).name,
+        ],
     ),
     "a torch data set": Use(
         "stock (the data set is a Rows)", {}, lambda: {"train_dataset": Rows(rows_of("binary", ROWS))}

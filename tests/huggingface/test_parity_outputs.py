@@ -28,12 +28,21 @@ OUTPUTS: dict[str, Callable[[Any], Any]] = {
     "train again": lambda trainer: tuple(trainer.train())[:2],
     "a batch of training": lambda trainer: dict(next(iter(trainer.get_train_dataloader()))),
     "a batch of evaluation": lambda trainer: dict(next(iter(trainer.get_eval_dataloader()))),
+    "resume from the newest": lambda trainer: resumed(trainer),
     "learning rates": lambda trainer: trainer.get_learning_rates() if hasattr(trainer, "get_learning_rates") else [],
     "decaying parameters": lambda trainer: sorted(trainer.get_decay_parameter_names(trainer.model)),
     "save_model": lambda trainer: files_after(trainer, lambda: trainer.save_model()),
     "save_state": lambda trainer: files_after(trainer, trainer.save_state),
     "save_metrics": lambda trainer: files_after(trainer, lambda: trainer.save_metrics("train", {"a": 1.0})),
 }
+
+
+def resumed(trainer: Any) -> Any:
+    trainer.args.max_steps, trainer.args.save_strategy = 3, "steps"
+    trainer.args.save_steps = 3
+    trainer.train()
+    trainer.args.max_steps = 5
+    return tuple(trainer.train(resume_from_checkpoint=True))[:2]
 
 
 def files_after(trainer: Any, act: Callable[[], Any]) -> list[str]:
@@ -43,7 +52,7 @@ def files_after(trainer: Any, act: Callable[[], Any]) -> list[str]:
 
 @pytest.mark.parametrize("name", list(OUTPUTS))
 def test_an_output_is_the_librarys(name: str, tmp_path: Path) -> None:
-    compare(Use(FUSED, {}, lambda: {"compute_metrics": accuracy}, after=OUTPUTS[name]), tmp_path)
+    compare(Use("fused from step", {}, lambda: {"compute_metrics": accuracy}, after=OUTPUTS[name]), tmp_path)
 
 
 def test_a_checkpoint_has_the_librarys_files_and_states(tmp_path: Path) -> None:

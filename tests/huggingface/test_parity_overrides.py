@@ -45,6 +45,22 @@ def with_sgd(base: type) -> Any:
     return create_optimizer
 
 
+def with_both(base: type) -> Any:
+    def create_optimizer_and_scheduler(self: Any, num_training_steps: int) -> None:
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=2e-3, weight_decay=0.0)
+        self.lr_scheduler = transformers.get_linear_schedule_with_warmup(self.optimizer, 1, num_training_steps)
+
+    return create_optimizer_and_scheduler
+
+
+def doubled(base: Any) -> Any:
+    def prediction_step(self: Any, *given: Any, **named: Any) -> Any:
+        loss, logits, labels = base.prediction_step(self, *given, **named)
+        return loss, None if logits is None else 2 * logits, labels
+
+    return prediction_step
+
+
 def falling(base: type) -> Any:
     def create_scheduler(self: Any, num_training_steps: int, optimizer: Any = None) -> Any:
         self.lr_scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer or self.optimizer, 0.5)
@@ -75,6 +91,8 @@ METHODS: dict[str, tuple[str, Callable[[type], Any]]] = {
     "floating_point_ops": ("stock (floating_point_ops is overridden)", passing("floating_point_ops")),
     "create_optimizer": ("stock (the optimizer is SGD)", with_sgd),
     "create_scheduler": (FUSED, falling),
+    "create_optimizer_and_scheduler": (FUSED, with_both),
+    "prediction_step, doubled": (FUSED, doubled),
     "prediction_step": (FUSED, passing("prediction_step")),
     "evaluation_loop": (FUSED, passing("evaluation_loop")),
     "get_eval_dataloader": (FUSED, passing("get_eval_dataloader")),
