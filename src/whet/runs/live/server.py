@@ -39,6 +39,8 @@ HEARTBEAT_SECONDS = 15.0
 CONNECTIONS = 100
 READING_SECONDS = 0.2
 """Time limit for reading new runs while listing them."""
+FIRST_SECONDS = 0.03
+"""The same for a page that has nothing to show yet: it shows the names first."""
 
 Send = Callable[[Any], Awaitable[None]]
 
@@ -183,7 +185,8 @@ class _Pages:
         since = _number(request.query_params.get("since", "0"))
         if since is None:
             return _text("since is the revision of an earlier answer\n", 400)
-        found = await asyncio.to_thread(self.library.lines, int(since))
+        seconds = READING_SECONDS if since else FIRST_SECONDS
+        found = await asyncio.to_thread(self.library.lines, int(since), seconds)
         return _json({**found, "defaults": default_values(), "single": is_run(self.library.root)})
 
     async def run(self, request: Request) -> Response:
