@@ -209,6 +209,15 @@ def test_two_processes_take_the_step_of_one() -> None:
             torch.testing.assert_close(training.weights()[name], expected, rtol=1e-3, atol=2e-5, msg=name)
 
 
+def test_a_process_that_cannot_capture_makes_the_same_sums() -> None:
+    """The others wait for its gradients and its loss in one call."""
+    captured, launched = Training(True), Training(True, refuses="a number is read back")
+    for training in (captured, launched):
+        training.stepper.synchronized = lambda tensors: None
+    assert captured.losses() == launched.losses()
+    assert launched.network.path == "captured"
+
+
 def test_a_process_without_rows_takes_the_step_too() -> None:
     training = Training(True)
     sums: list[int] = []

@@ -63,6 +63,8 @@ class GraphedStep:
         """The loss of the step so far."""
         self.gradients: list[Tensor] = []
         """With several micro-batches or processes: the gradients of a step in one buffer for each type."""
+        self.several = False
+        """Whether other processes take part: a part that cannot be captured is launched, because they wait for its sums."""
         self.seconds = 0.0
         """The time that captures have taken."""
         self._control = StaticInputs(1, 2 + len(optimizer.param_groups), hardware.device)
@@ -157,6 +159,11 @@ class GraphedStep:
 
     def _captured(self, work: Work, *, tries: bool) -> Work:
         self.recorder.launch(work)
+        if self.several:
+            try:
+                return self.recorder.capture(work)
+            except NotCapturable:
+                return lambda: self.recorder.launch(work)
         if not tries:
             return self.recorder.capture(work)
         launched = self._time(lambda: self.recorder.launch(work))

@@ -70,7 +70,8 @@ class CapturedStepper(Stepper):
 
     def _take(self, step: int, feed: BatchSource, rows: Rows, share: Rows, rate: float) -> None:
         parts = self.parts(rows, feed.rows(share), feed.loss_divisor(rows))
-        whole = len(parts) == 1 and self.synchronized is None
+        self.graphs.several = self.synchronized is not None
+        whole = len(parts) == 1 and not self.graphs.several
         # Everything is captured before the first replay, so that a failure leaves no half of a step.
         batches = [self._prepared(feed, part, whole) for part, _ in parts]
         if not parts:  # another process has all rows of this step
