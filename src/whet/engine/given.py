@@ -158,7 +158,10 @@ def why_not_tokens(config: Any, tokens: Tokens, width: int) -> str:
     limit = getattr(config, "max_position_embeddings", None)
     if limit is not None and width + shift > limit:
         return "a batch is wider than the model's positions"
-    if tokens.ids.min() < 0 or tokens.ids.max() >= config.vocab_size:
+    vocabulary = getattr(config, "vocab_size", None)
+    if vocabulary is None:
+        return "the model's configuration does not say how many tokens it knows"
+    if tokens.ids.min() < 0 or tokens.ids.max() >= vocabulary:
         return "a token is none of the model's"
     if shift and (tokens.ids == config.pad_token_id).any():
         return "a row has the padding token inside"
@@ -175,7 +178,7 @@ class Watch:
         self.optimizer = optimizer
         self.rule = _rule(optimizer)
         modules = self.modules = list(model.modules())
-        self.dropouts = [(module, module.p) for module in modules if isinstance(module, torch.nn.Dropout)]
+        self.rates = [(module, name, rate) for module in modules for name, rate in _rates(module)]
         self.parameters = list(model.parameters())
         # The dictionaries of a module stay the same objects, so looking them up once is enough.
         everywhere = [getattr(torch_module, f"_global{name}", {}) for name in HOOKS]
@@ -203,7 +206,7 @@ class Watch:
         parts = list(self._parts())
         if len(parts) != len(self.parts) or not all(map(operator.is_, parts, self.parts)):
             return "a part of the model was replaced"
-        if any(module.p != rate for module, rate in self.dropouts):
+        if any(getattr(module, name) != rate for module, name, rate in self.rates):
             return "the rate of a dropout was changed"
         return "" if self._places() == self.places else "weights were frozen or have another place"
 
@@ -218,6 +221,13 @@ class Watch:
 
     def _places(self) -> list[tuple[int, bool]]:
         return [(each.data_ptr(), each.requires_grad) for each in self.parameters]
+
+
+def _rates(module: Any) -> Iterator[tuple[str, float]]:
+    """Return a module's rates of dropout: of torch's own module, and numbers that the library gives to attention."""
+    if isinstance(module, torch.nn.Dropout):
+        yield "p", module.p
+    yield from ((name, value) for name, value in vars(module).items() if "drop" in name and isinstance(value, float))
 
 
 def _rule(optimizer: Any) -> list[Any]:

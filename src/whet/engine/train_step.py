@@ -143,7 +143,7 @@ class TrainStep:
             return None
         self.path = "captured"
         with self._whole_group(captured):
-            loss = captured.backward(key, batch, first=self._calls == 0, whole=whole)
+            loss = captured.backward(key, batch, self.clip, first=self._calls == 0, whole=whole)
         self._in_buffers = True
         self._finish_call(len(batch["input_ids"]))
         return loss
@@ -229,6 +229,8 @@ class TrainStep:
         if not reason:
             return
         self._hand_over()
+        if (engine := self._live or self._captured) is not None:
+            engine.close()
         self._live, self._captured, self._in_buffers, self._fuses_on_cuda = None, None, False, False
         self._why_not_fused = reason  # it is not taken again, because that copies all weights
         self._changes += 1
@@ -263,8 +265,12 @@ class TrainStep:
     def _fuse_on_cuda(self, batch: Mapping[str, Any]) -> None:
         """Take memory for fused steps of batches like this one, unless there is enough."""
         tokens, _ = self._tokens(batch)
-        if tokens is None or not self._fits_buffers() or (self._live is not None and self._live.takes(tokens)):
+        if tokens is None or not self._fits_buffers():
             return
+        if self._live is not None:
+            if self._live.takes(tokens, self.clip):
+                return
+            self._live.close()
         from whet.engine.fused.cuda.live_step import CudaLiveStep
 
         limit = self.model.config.max_position_embeddings - position_shift(self.model.config)

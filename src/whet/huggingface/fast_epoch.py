@@ -118,6 +118,8 @@ class Fast:
     def leave(self) -> None:
         """Leave everything as the library's loop would; every tensor owns its memory again."""
         self.write_state()
+        if hasattr(self.stepper, "forget"):
+            self.stepper.forget()  # the memory of its graphs
         if self.moments is not None:
             self.flat.release()
             self.moments.release()
@@ -251,6 +253,7 @@ class FastEpoch:
     def _step(self, parts: list[Any]) -> None:
         trainer, fast = self.trainer, self.fast
         fast.step(parts, fast.divisors(parts), float(fast.optimizer.param_groups[0]["lr"]))
+        trainer._took(fast.network.path, fast.network.why)  # a step may be the first that cannot be captured
         for rows in parts:
             fast.count(rows)
         self.grad_norm = fast.stepper.window.grad_norm

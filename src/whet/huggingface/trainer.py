@@ -153,7 +153,9 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def _run_epoch(self, **given: Any) -> None:
         loader = given["train_dataloader"]
-        why = self._agreed(why_stock(self, loader))  # after on_train_begin, in which callbacks may add hooks
+        # After on_train_begin and on_epoch_begin, in which callbacks may change the model.
+        changed = self._fast.changed(looked_at=True) if self._fast is not None else ""
+        why = self._agreed(why_stock(self, loader) or changed)
         if why:
             self._leave_fast_path()
             self._took("stock", why)
@@ -299,7 +301,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
     def _evaluation_tokens(self) -> list[Tokens]:
         """Return rows that the network will evaluate during training, as far as its vocabulary allows."""
         found = [self._tokens_of(each) for each in self._evaluation_sets()]
-        size = self.model.config.vocab_size
+        size = getattr(self.model.config, "vocab_size", 0)
         return [
             each
             for each in found

@@ -43,6 +43,8 @@ def choose_hardware(device: str = "auto", precision: str = "auto") -> Hardware:
     found = find_device(device)
     if found.type == "cuda":
         _small_workspaces()
+        if found.index is not None:
+            torch.cuda.set_device(found)  # events and kernels go to the current device
     native, reason = _native_bf16(found)
     if precision == "auto":
         return Hardware(found, "bf16" if native else "float32", reason)

@@ -15,7 +15,7 @@ class Replaying:
     """What a recorder is without a GPU."""
 
     def __init__(self, refuses: str = "") -> None:
-        self.refuses, self.captures = refuses, 0
+        self.refuses, self.captures, self.forgotten = refuses, 0, 0
 
     def launch(self, work: Work) -> None:
         work()
@@ -28,3 +28,6 @@ class Replaying:
 
     def seed(self, seed: int) -> None:
         torch.manual_seed(seed)
+
+    def forget(self) -> None:
+        self.forgotten += 1

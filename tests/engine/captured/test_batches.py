@@ -62,3 +62,10 @@ def test_rows_in_a_row_are_those_of_the_table() -> None:
     assert batch.inputs["input_ids"][:first].tolist() == tokens.row(4).tolist()
     assert batch.inputs["input_ids"][first:second].tolist() == tokens.row(2).tolist()
     assert rest == [second, second]
+
+
+def test_rows_do_not_become_longer_without_a_padding_token() -> None:
+    config = small_model().config
+    config.pad_token_id = None
+    tokens = random_tokens(20)
+    assert Rectangle(config, 40).shape(tokens, np.array([3]), 1) == (1, int(tokens.row_lengths[3]), 0)

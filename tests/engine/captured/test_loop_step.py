@@ -74,8 +74,8 @@ def test_accumulation_is_the_mean_over_all_rows_even_of_unequal_batches() -> Non
     loops, batches = Loops(accumulate=2), alike(8)
     for first, second in zip(batches[::2], batches[1::2], strict=True):
         loops.take({name: value[:3] for name, value in first.items()}, second)
-    # The second group begins captured; its second batch is the first of its shape, so autograd goes on with the group.
-    assert loops.paths == ["plain", "plain", "captured", "plain", *["captured"] * 4]
+    # The second group begins captured; its second batch has no graph yet, so autograd goes on with the group.
+    assert loops.paths == ["plain", "plain", "captured", "plain", "captured", "plain", "captured", "captured"]
 
 
 def test_a_group_that_begins_captured_may_end_plain() -> None:
@@ -163,3 +163,54 @@ def test_a_model_with_adapters_is_captured_and_its_base_stays() -> None:
     assert loops.paths == ["plain", *["captured"] * 3]
     after = dict(loops.step.model.named_parameters())
     assert all(torch.equal(after[name], each) for name, each in before.items())
+
+
+def test_memory_that_runs_out_in_a_capture_leaves_the_shape_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    loops, batches = Loops(), alike(4)
+    loops.take(batches[0])
+    monkeypatch.setattr(Replaying, "capture", out_of_memory)
+    for batch in batches[1:]:
+        loops.take(batch)
+    assert loops.paths == ["plain"] * 4
+
+
+def out_of_memory(*_: Any) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_a_failed_capture_in_a_group_loses_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    loops, batches = Loops(accumulate=2), alike(8)
+    for first, second in zip(batches[::2], batches[1::2], strict=True):
+        if first is batches[4]:
+            monkeypatch.setattr(Replaying, "capture", out_of_memory)
+        loops.take({name: value[:3] for name, value in first.items()}, second)
+
+
+def test_another_limit_for_the_norm_counts_at_once() -> None:
+    loops, batches = Loops(), alike(4)
+    for batch in batches[:3]:
+        loops.take(batch)
+    loops.plain.clip = loops.step.clip = 1e-3
+    loops.take(batches[3])
+    assert loops.paths[-1] == "captured"
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_labels_below_zero_are_left_out_as_debertas_own_loss_does() -> None:
+    loops = Loops(model=small_model("deberta-v2"))
+    for number, batch in enumerate(alike(4)):
+        labels = batch["labels"].clone()
+        labels[number % 2] = -1
+        loops.take({"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"], "labels": labels})
+    assert loops.paths == ["plain", *["captured"] * 3]
+
+
+def test_a_rate_of_dropout_that_is_changed_is_noticed() -> None:
+    loops, batches = Loops(model=small_model("modernbert")), alike(4)
+    for batch in batches[:2]:
+        loops.take({name: value for name, value in batch.items() if name != "token_type_ids"})
+    layer = loops.step.model.model.layers[0].attn
+    name = next(name for name in vars(layer) if "drop" in name and isinstance(vars(layer)[name], float))
+    setattr(layer, name, 0.9)
+    loops.step({name: value for name, value in batches[2].items() if name != "token_type_ids"})
+    assert loops.step.path == "plain (the first batch of its shape)"

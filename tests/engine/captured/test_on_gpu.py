@@ -121,6 +121,37 @@ def test_going_on_from_a_checkpoint_gives_the_same_bits(family: str) -> None:
     assert_same_bits(whole.state(), resumed.state())
 
 
+def test_graphs_are_captured_again_after_a_load() -> None:
+    whole, again = Training("albert", dropout=True), Training("albert", dropout=True)
+    whole.losses()
+    rows = again.feed.order.at(0)
+    saved = {group: {n: t.clone() for n, t in tensors.items()} for group, tensors in again.stepper.tensors().items()}
+    again.stepper.forward_backward(again.feed, rows)
+    again.losses(0, 5)
+    again.stepper.load(saved)
+    again.losses()
+    assert again.network.path == "captured", again.network.why
+    assert_same_bits(whole.state(), again.state())
+
+
+def test_a_failed_capture_leaves_the_allocator_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training("albert")
+    encoder = training.network.model.base_model.encoder
+    before = encoder.forward
+    monkeypatch.setattr(
+        encoder,
+        "forward",
+        lambda hidden, *given, **named: (hidden.detach().sum().item(), before(hidden, *given, **named))[1],
+    )
+    training.losses(0, 3)
+    assert training.network.path == "padded"
+    large = torch.zeros(1 << 28, device="cuda")
+    del large
+    reserved = torch.cuda.memory_reserved()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() <= reserved - (1 << 30)
+
+
 def test_dropout_differs_from_step_to_step() -> None:
     training = Training("albert", dropout=True)
     rows = training.feed.order.at(0)

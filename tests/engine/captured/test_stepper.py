@@ -13,7 +13,7 @@ from tests.engine.captured.replaying import Replaying
 from whet.config import TrainConfig
 from whet.data.tokens.batches import BatchOrder
 from whet.engine.captured.batches import Rectangle
-from whet.engine.captured.network import CapturedNetwork
+from whet.engine.captured.network import CapturedNetwork, why_not_captured
 from whet.engine.captured.stepper import CapturedStepper
 from whet.engine.dispatch import _loss_of
 from whet.engine.losses import Loss
@@ -167,6 +167,23 @@ def test_a_loaded_checkpoint_continues_with_the_same_bits() -> None:
     for group, tensors in whole.stepper.tensors().items():
         for name, expected in tensors.items():
             assert torch.equal(resumed.stepper.tensors()[group][name], expected), name
+
+
+def test_graphs_are_captured_anew_in_a_pool_of_their_own_after_a_load() -> None:
+    training = Training(True)
+    training.stepper.forward_backward(training.feed, training.feed.order.at(0))
+    training.stepper.load(training.stepper.tensors())
+    forgotten = training.recorder.forgotten
+    training.losses(0, 2)
+    assert forgotten > 0
+    assert training.recorder.captures > 1
+
+
+def test_layers_that_are_left_out_by_chance_are_not_captured() -> None:
+    model = small_model()
+    assert why_not_captured(model) == ""
+    model.config.layerdrop = 0.1
+    assert why_not_captured(model) == "whole layers are left out by chance, which the host draws"
 
 
 def test_a_loss_that_is_not_finite_changes_no_weight() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whet.engine.captured.graphs import NotCapturable
+
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -67,6 +69,8 @@ class DeviceAdamW:
             self._updates = int(self._counts_of_user[0])
 
     def _update(self, members: list[Tensor], group: dict[str, Any], rate: Tensor, scale: Tensor, skip: Tensor) -> None:
+        if any(parameter not in self.places for parameter in members):
+            raise NotCapturable("other weights get a gradient than in the trial")
         first, second = ([self.optimizer.state[each][kind] for each in members] for kind in MOMENTS)
         beta1, beta2 = group["betas"]
         torch._fused_adamw_(

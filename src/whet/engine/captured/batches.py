@@ -50,12 +50,17 @@ class Rectangle:
 
     def __init__(self, config: Any, shortest: int = 0) -> None:
         """`shortest` is the length to which shorter batches are padded."""
-        self.pad_id, self.shortest = getattr(config, "pad_token_id", None) or 0, shortest
+        pad_id = getattr(config, "pad_token_id", None)
+        self.pad_id, self.shortest = pad_id or 0, shortest
+        self.widens = pad_id is not None
+        """Without a padding token a decoder's head reads the last column, so rows must not become longer."""
         limit = getattr(config, "max_position_embeddings", None)
         self.limit = None if limit is None else limit - position_shift(config)
 
     def shape(self, tokens: Tokens, rows: Rows, places: int) -> Shape:
         longest = int(tokens.row_lengths[rows].max())
+        if not self.widens:
+            return max(places, len(rows)), longest, 0
         return max(places, len(rows)), padded_width(max(longest, self.shortest), longest, self.limit), 0
 
     def integers(self, tokens: Tokens, rows: Rows, shape: Shape) -> Any:

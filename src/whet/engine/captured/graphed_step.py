@@ -7,6 +7,7 @@ may replay different shapes. Before a capture the work runs as a trial: without 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from whet.utils.memory import is_memory_error
 Work = Callable[[], Any]
 LossOf = Callable[[], Tensor]
 """Computes the loss of the static inputs of one shape."""
+SLOWER = 1.5
+"""A graph must be slower than single launches by this factor before a trial gives it up: one measurement is noisy."""
 Judge = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Notes a step's number, loss and gradient norm; returns a flag on the device: whether it may change the weights."""
 
@@ -39,6 +42,9 @@ class Records(Protocol):
 
     def seed(self, seed: int) -> None:
         """Seed what the next launch or replay draws."""
+
+    def forget(self) -> None:
+        """Begin anew: all graphs are gone."""
 
 
 class GraphedStep:
@@ -64,10 +70,11 @@ class GraphedStep:
         self.gradients: list[Tensor] = []
         """With several micro-batches or processes: the gradients of a step in one buffer for each type."""
         self.several = False
-        """Whether other processes take part: a part that cannot be captured is launched, because they wait for its sums."""
+        """Whether other processes wait for this one's sums: then a part that cannot be captured is launched."""
         self.seconds = 0.0
         """The time that captures have taken."""
-        self._control = StaticInputs(1, 2 + len(optimizer.param_groups), hardware.device)
+        self._control = StaticInputs(1, 3 + len(optimizer.param_groups), hardware.device)
+        """The step's number; whether it is a trial, the divisor of its gradients, their largest norm, and the rates."""
         self._graphs: dict[tuple[Hashable, bool], Work] = {}
         self._end: Work | None = None
         self._tried = self._begun = False
@@ -88,12 +95,21 @@ class GraphedStep:
                 self._end = self._captured(self._end_of_parts, tries=False)
         self.seconds += time.perf_counter() - started
 
+    def has(self, key: Hashable, *, whole: bool) -> bool:
+        """Return whether these static inputs can be computed without a capture."""
+        return (key, whole) in self._graphs and self.update.is_current()
+
+    @property
+    def begun(self) -> bool:
+        """Whether a step is unfinished; then nothing may be captured."""
+        return self._begun
+
     def begin(self, step: int, divisor: float = 1.0) -> None:
         """Begin a step with the optimizer's rates; its gradients are to be divided by `divisor`."""
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.update.follow_user()
         self._begun = True
-        self._control.fill([step], [0.0, divisor, *rates])
+        self._control.fill([step], [0.0, divisor, self.clip if self.clip > 0 else math.inf, *rates])
 
     def replay(self, key: Hashable, seed: int | None, *, whole: bool) -> None:
         """Compute these static inputs; without a seed, dropout continues torch's generator."""
@@ -116,6 +132,10 @@ class GraphedStep:
         self._assign(given)
         self._begun = False
 
+    def abandon(self) -> None:
+        """Leave the step unfinished for good."""
+        self._begun = False
+
     def zero(self) -> None:
         """Discard the gradients of an unfinished step."""
         self._assign(None)
@@ -123,21 +143,21 @@ class GraphedStep:
             buffer.zero_()
 
     def forget(self) -> None:
-        """Give the memory of all graphs back."""
+        """Give the memory of all graphs back. No step may be unfinished."""
         self._graphs.clear()
-        self._end, self.gradients = None, []
+        self._end, self.gradients, self._begun = None, [], False
+        self.recorder.forget()
 
     @contextmanager
     def trial(self) -> Iterator[None]:
         """Compute without taking a step: the update is skipped, and everything else is restored."""
-        changed = [*self.totals, *([*self.gradients, self.loss] if self._begun else [])]
-        before = [tensor.clone() for tensor in changed]
-        self._control.fill([0], [1.0, 1.0, *[0.0] * len(self.optimizer.param_groups)])
+        before = [tensor.clone() for tensor in self.totals]
+        self._control.fill([0], [1.0, 1.0, math.inf, *[0.0] * len(self.optimizer.param_groups)])
         try:
             yield
         finally:
             self.zero()
-            for target, source in zip(changed, before, strict=True):
+            for target, source in zip(self.totals, before, strict=True):
                 target.copy_(source)
 
     @contextmanager
@@ -170,7 +190,7 @@ class GraphedStep:
         replay = self.recorder.capture(work)
         replay()
         replayed = self._time(replay)
-        if self.hardware.device.type == "cuda" and replayed > launched:
+        if self.hardware.device.type == "cuda" and replayed > SLOWER * launched:
             raise NotCapturable(
                 f"a step takes {1000 * replayed:.1f} ms as a graph, and {1000 * launched:.1f} ms without"
             )
@@ -211,11 +231,11 @@ class GraphedStep:
 
     def _update_weights(self) -> None:
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        step, (trial, divisor, *_) = self._control.integers[0], self._control.reals
+        step, (trial, divisor, clip, *_) = self._control.integers[0], self._control.reals
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))) / divisor  # type: ignore[arg-type]
         good = self.judge(step, self.loss, norm)
-        scale = ((norm + 1e-6) / self.clip).clamp(min=1.0) * divisor if self.clip > 0 else divisor
-        self.update.run(self._control.reals[2:], scale, torch.maximum((~good).float(), trial))
+        scale = ((norm + 1e-6) / clip).clamp(min=1.0) * divisor
+        self.update.run(self._control.reals[3:], scale, torch.maximum((~good).float(), trial))
 
     def _assign(self, gradients: Sequence[Tensor | None] | None) -> None:
         for index, parameter in enumerate(self.parameters):

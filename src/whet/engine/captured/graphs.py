@@ -32,6 +32,10 @@ class Recorder:
         self.device = device
         self._stream, self._pool = stream_of(self, device), torch.cuda.graph_pool_handle()
 
+    def forget(self) -> None:
+        """Begin a new pool: the memory of one goes with the last of its graphs, and its handle cannot be used again."""
+        self._pool = torch.cuda.graph_pool_handle()
+
     def launch(self, work: Work) -> None:
         """Run the work once without a graph, on the stream that captures it."""
         asking = torch.cuda.current_stream(self.device)
@@ -46,33 +50,46 @@ class Recorder:
         """Return the work as a function that launches all of it at once. It must have run before."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self.device)
-        free, total = torch.cuda.mem_get_info(self.device)
-        if free < total // 4:  # no memory can be freed during a capture
-            torch.cuda.empty_cache()
+        self._make_room()
         with torch.cuda.stream(self._stream), fixed_order(strict=False), NumbersOnDevice():
             # Thread-local mode: other threads, for example the one that saves, may call CUDA meanwhile.
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 work()
+                graph.capture_end()
             except BaseException as error:
-                with contextlib.suppress(RuntimeError):  # the capture is invalid, and says so
-                    graph.capture_end()
-                self._leave_capture()
+                self._leave_capture(graph)
                 if isinstance(error, RuntimeError) and not is_memory_error(error):
                     raise NotCapturable(_first_line(error)) from None
                 raise
-            graph.capture_end()
         return graph.replay
+
+    def _make_room(self) -> None:
+        """Free cached memory if it may be needed: none can be freed during a capture."""
+        free, total = torch.cuda.mem_get_info(self.device)
+        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        if free < max(total // 4, cached):
+            torch.cuda.empty_cache()
 
     def seed(self, seed: int) -> None:
         """Seed what the next launch or replay draws."""
         _cuda.default_generators[self.device.index or 0].manual_seed(seed)
 
-    def _leave_capture(self) -> None:
-        """Take the generator out of a capture that has failed: it would refuse to draw numbers outside of a graph."""
-        generator = _cuda.default_generators[self.device.index or 0]
-        with contextlib.suppress(RuntimeError):
-            generator.graphsafe_set_state(generator.clone_state())
+    def _leave_capture(self, graph: torch.cuda.CUDAGraph) -> None:
+        """End a capture that has failed, and what torch up to 2.11 leaves of it.
+
+        The generator would refuse to draw numbers outside of a graph, and the allocator would not free cached memory.
+        """
+        index = self.device.index if self.device.index is not None else torch.cuda.current_device()
+        generator = _cuda.default_generators[index]
+        for leave in (
+            graph.capture_end,  # the capture is invalid, and this says so
+            lambda: torch._C._cuda_endAllocateToPool(index, self._pool),  # type: ignore[attr-defined]
+            lambda: generator.graphsafe_set_state(generator.clone_state()),
+        ):
+            with contextlib.suppress(RuntimeError, AttributeError):
+                leave()
+        self.forget()
 
 
 class NumbersOnDevice(TorchFunctionMode):

@@ -13,6 +13,10 @@ from whet.engine.network import Batch, Network, Rows
 from whet.engine.packed import make_layout
 from whet.models.families import recomputes_activations
 
+LAYERS_LEFT_OUT = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
+REPLACED_TABLES = frozenset({"esm"})
+"""Families that keep tensors on their modules and replace them: a graph would read the old ones."""
+
 
 class CapturedNetwork(Network):
     """Computes padded batches; knows whether training steps are captured."""
@@ -67,4 +71,8 @@ def why_not_captured(model: Any) -> str:
         return "the model recomputes activations, which reads the state of the random generator"
     if getattr(model, "is_quantized", False) or getattr(model, "hf_device_map", None) is not None:
         return "the model is quantised or spread over devices"
+    if any(getattr(model.config, name, 0) > 0 for name in LAYERS_LEFT_OUT):
+        return "whole layers are left out by chance, which the host draws"
+    if model.config.model_type in REPLACED_TABLES:
+        return "its tables of positions are replaced for every new length"
     return ""

@@ -19,7 +19,7 @@ class StaticInputs:
         self._buffer = torch.zeros(size, dtype=torch.int64, device=device)
         self.integers = self._buffer[:integers]
         self.reals = self._buffer[integers:].view(torch.float32)[:reals]
-        self._on_gpu = device.type == "cuda"
+        self._device, self._on_gpu = device, device.type == "cuda"
         stages = torch.zeros(STAGES, size, dtype=torch.int64)
         self._stages = stages.pin_memory() if self._on_gpu else stages
         self._copied: list[Any] = [torch.cuda.Event() for _ in range(STAGES)] if self._on_gpu else []  # type: ignore[no-untyped-call]
@@ -35,4 +35,4 @@ class StaticInputs:
         staged[len(self.integers) :].view(np.float32)[: len(reals)] = reals
         self._buffer.copy_(self._stages[which], non_blocking=True)
         if self._on_gpu:
-            self._copied[which].record()
+            self._copied[which].record(torch.cuda.current_stream(self._device))

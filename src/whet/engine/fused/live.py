@@ -55,9 +55,12 @@ class LiveStep:
             self.updates = int(self.moments.steps[0])
         return ""
 
-    def takes(self, tokens: Tokens) -> bool:
-        """Return whether a batch is not larger than what memory was taken for."""
+    def takes(self, tokens: Tokens, clip: float) -> bool:
+        """Return whether a batch is not larger than what memory was taken for, and clipped as was said then."""
         return True
+
+    def close(self) -> None:
+        """Give memory back that only this object needs."""
 
     def backward(self, tokens: Tokens, loss: Loss, divisor: float, micro: int) -> Tensor:
         """Add the gradient of the summed loss divided by `divisor` to that of the step; return that loss."""

@@ -280,12 +280,12 @@ class GraphStepper(FusedStepper):
         captured.whole[3 + places + 1] = tokens
         captured.whole[-(tokens + 2) :] = tokens
         work: Callable[[], None] = lambda: self._work(captured, part)  # noqa: E731
-        self.main.wait_stream(torch.cuda.current_stream())
+        self.main.wait_stream(torch.cuda.current_stream(self.hardware.device))
         with torch.cuda.stream(self.main):
             if not self.compiled:
                 self._compile(captured, part)
             work()
-        torch.cuda.current_stream().wait_stream(self.main)
+        torch.cuda.current_stream(self.hardware.device).wait_stream(self.main)
         return capture(work, self.main, self.pool, self.hardware.device)
 
     def _compile(self, captured: Captured, part: Part) -> None:
@@ -305,7 +305,7 @@ class GraphStepper(FusedStepper):
         staged[: len(whole)] = whole
         staged[len(whole) :].view(np.float32)[: len(real)] = real
         captured.buffer.copy_(stage.buffer, non_blocking=True)
-        stage.copied.record()
+        stage.copied.record(torch.cuda.current_stream(self.hardware.device))
         # Attention and the head draw from torch's generator; a replay reads its seed.
         torch.cuda.default_generators[self.hardware.device.index or 0].manual_seed(int(whole[0]))
         captured.graphs[part].replay()

@@ -31,12 +31,16 @@ class CudaLiveStep(LiveStep):
         clip: float,
     ) -> None:
         super().__init__(model, optimizer, hardware, most)
+        self.clip = clip
         config = TrainConfig(batch_size=most[0], clip=clip, seed=torch.initial_seed() % (1 << 63))
         self.stepper = GraphStepper(self.network, loss, config, hardware)
         self.stepper.rule = self.stepper.update.rule = self.rule
 
-    def takes(self, tokens: Tokens) -> bool:
-        return len(tokens) <= self.most[0] and len(tokens.ids) <= self.most[1]
+    def takes(self, tokens: Tokens, clip: float) -> bool:
+        return len(tokens) <= self.most[0] and len(tokens.ids) <= self.most[1] and clip == self.clip
+
+    def close(self) -> None:
+        self.stepper.captured.clear()
 
     def backward(self, tokens: Tokens, loss: Loss, divisor: float, micro: int) -> Tensor:
         """Compute the gradient of the mean loss; return that loss. A batch is a step of its own here."""
