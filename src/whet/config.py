@@ -69,8 +69,8 @@ class DataConfig:
     )
     encoding: str = setting("utf-8", "encoding of text files", "--encoding")
     delimiter: str | None = setting(None, "what separates columns (found if not given)", "--delimiter")
-    quoting: Literal["auto", "yes", "no"] = setting(
-        "auto", "do quotes enclose fields, or belong to the text", "--quoting"
+    quoting: Literal["auto", "yes", "no", "loose"] = setting(
+        "auto", "do quotes enclose fields, or belong to the text; loose: the text may hold the delimiter", "--quoting"
     )
     header: Literal["auto", "yes", "no"] = setting("auto", "does the first row name the columns", "--header")
     sheet: str | None = setting(None, "sheet of an Excel file, or table of a database, with more than one", "--sheet")

@@ -122,6 +122,12 @@ def test_minus_one_is_dropped_as_unlabelled(tmp_path: Path) -> None:
             ("--min-rows", "2"),
         ),
         (
+            {"train": [*[row for row in ROWS if row[1] == "good"], (text(0), "bad"), (text(0), "good")]},
+            ("conflict", "duplicate"),
+            "leaves no training row of 'bad', and fewer than two labels. Add rows, or leave conflict out",
+            ("--drop", "duplicate"),
+        ),
+        (
             {"train": [*ROWS, ("", "odd")]},
             ("all",),
             "drop='empty' leaves no training row of 'odd'",

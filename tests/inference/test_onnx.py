@@ -80,7 +80,7 @@ def test_a_text_without_a_token_is_read_by_a_tokenizer_without_special_tokens(tm
     AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     write_rows(tmp_path / "rows.csv", 100)
-    settings = {"epochs": 1, "precision": "float32", "device": "cpu"}
+    settings = {"epochs": 1, "precision": "float32", "device": "cpu", "allow": ("unknown-tokens",)}
     run = whet.fit(str(tmp_path / "rows.csv"), model=str(tmp_path / "model"), run=str(tmp_path / "run"), **settings)
     export_onnx(run.path, tmp_path / "onnx", accept=True)
     texts = ["\t", "yes", "no apple yes"]

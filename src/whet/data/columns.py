@@ -24,6 +24,11 @@ DATE = (
 )
 DAY_NAME = r"^(Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? [A-Za-z0-9 ]{4,20} \d{1,2}:\d{2}(:\d{2})?( [A-Za-z0-9+: ]{2,12})?$"
 """As in `Mon Apr 06 22:19:45 PDT 2009` and in mail headers."""
+LABEL_HINTS: dict[tuple[str, ...], str] = {
+    ("--delimiter", "space"): "If the first word of each line is its label, use --delimiter space. ",
+    ("--quoting", "loose"): "If the text holds the delimiter without quotes, use --quoting loose. ",
+}
+"""What is said of the flag that may find a label in lines of one column."""
 ZERO_ONE = r"^(?i:0|1|0\.0|1\.0|true|false)$"
 
 
@@ -271,7 +276,7 @@ def _choose_label(split: RawSplit, profiles: Sequence[Profile], config: DataConf
             likeliest = ",".join(switches) if len(switches) == len(alike) else likeliest
         raise _ambiguous(split, "the label", alike, hint, ("--label", likeliest))
     why = f" {passed_over(profiles, '')}" if passed_over(profiles, "") else ""
-    hint = "If the first word of each line is its label, use --delimiter space. " if split.label_hint else ""
+    hint = LABEL_HINTS.get(split.label_hint, "")
     raise split.error(
         f"there is no column that looks like a label.{why}",
         f"{hint}Columns: {_listed(split.columns)}. Choose one with --label NAME.",

@@ -223,9 +223,15 @@ def _refuse_lost_labels(
     place = reader.task.labels.index(lost)
     own = read.labels == place if read.labels.ndim == 1 else read.labels[:, place] > 0
     rules = [rule for rule, numbers in dropped.items() if np.isin(read.rows[own], numbers).any()]
-    less = _fewer(rules or ["empty"], config)
+    less, named = _fewer(rules or ["empty"], config), ",".join(rules or ["empty"])
+    if sum(count > 0 for count in rows.values()) < 2:  # without the label there would be nothing to tell apart
+        raise raw.error(
+            f"--drop {named} leaves no training row of {neutral(lost)!r}, and fewer than two labels.",
+            f"Add rows, or leave {named} out of --drop.",
+            go_on=less,
+        )
     raise raw.error(
-        f"--drop {','.join(rules or ['empty'])} leaves no training row of {neutral(lost)!r}.",
+        f"--drop {named} leaves no training row of {neutral(lost)!r}.",
         f"Add rows, or leave out the label, too: --min-rows 2{', or less: ' + ' '.join(less) if less else ''}.",
         go_on=("--min-rows", "2"),
     )

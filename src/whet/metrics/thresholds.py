@@ -89,7 +89,10 @@ def choose_threshold(goal: Goal, truth: Any, chances: Any) -> float:
         if not fits.any():
             able = precision[given >= FEWEST]
             most = f"the highest with at least {FEWEST} rows is {able.max():.3f}" if len(able) else "there are too few"
-            raise UsageError(f"No threshold reaches {goal} on these {len(values)} rows: {most}.")
+            raise UsageError(
+                f"No threshold reaches {goal} on these {len(values)} rows: {most}.",
+                "Ask for less, or train with more validation rows.",
+            )
         best = int(np.flatnonzero(fits)[np.argmax(recall[fits])])
     elif goal.kind == "recall":
         fits = recall >= goal.least

@@ -48,7 +48,7 @@ def test_an_empty_table_does_not_count_and_a_second_one_is_asked_for(tmp_path: P
     path = sqlite(tmp_path / "two.db", users=[("an", "x")], **{'odd "name"': ROWS})
     with pytest.raises(DataError, match="more than one table has rows: users") as caught:
         load(path)
-    assert caught.value.go_on == ("--sheet", "users")
+    assert caught.value.go_on == ("--sheet", 'odd "name"')  # it has more rows, and columns of known names
     assert everything(load(path, sheet='ODD "name"')) == ROWS
     with pytest.raises(DataError, match="there is no table 'other'"):
         load(path, sheet="other")

@@ -14,6 +14,15 @@ from whet.cli import main
 LAYOUTS = Path(__file__).parents[1] / "layouts"
 FIRST = "After one wash the shirt had lost its colour."
 EXPECTED: dict[str, dict[str, Any]] = {
+    "bare_commas.csv": {
+        "labels": ("neg", "pos"),
+        "first": ("After one wash, the shirt had lost its colour.", "neg"),
+        "flags": {"quoting": "loose"},
+    },
+    "exported_report.csv": {"labels": ("neg", "pos"), "first": (FIRST, "neg")},
+    "numbered_pipes.txt": {"labels": ("neg", "pos"), "first": (FIRST, "neg")},
+    "rows_by_name.json": {"labels": ("neg", "pos"), "first": (FIRST, "neg")},
+    "two_tables.sqlite": {"labels": ("neg", "pos"), "first": (FIRST, "neg"), "flags": {"sheet": "tickets"}},
     "SMSCollection": {"labels": ("ham", "spam"), "first": (FIRST, "spam")},
     "classes": {
         "labels": ("complaint", "praise"),

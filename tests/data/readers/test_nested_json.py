@@ -86,3 +86,19 @@ def test_a_list_for_each_split_makes_these_splits(tmp_path: Path) -> None:
 def test_rows_as_lists_are_columns_without_names(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", json.dumps([[text(n), "ab"[n % 2]] for n in range(40)]))
     assert load(path).columns.text == "column_1"
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("count", [40, 2000])
+def test_rows_by_their_names_are_rows(indent: int | None, count: int, tmp_path: Path) -> None:
+    named = {f"r{n}": {"text": text(n), "label": "ab"[n % 2]} for n in range(count)}
+    examples = load(write(tmp_path / "a.json", json.dumps(named, indent=indent)))
+    assert sum(map(len, examples.rows.values())) == count
+
+
+def test_lines_of_objects_that_hold_alike_objects_stay_lines(tmp_path: Path) -> None:
+    found = [{name: {"text": f"{text(n)} {name}"} for name in ("first", "second", "third")} for n in range(40)]
+    for n, row in enumerate(found):
+        row["label"] = {"text": "ab"[n % 2]}
+    examples = load(lines(tmp_path, found), text="first.text", label="label.text")
+    assert sum(map(len, examples.rows.values())) == 40

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from whet.config import DataConfig
-from whet.data.column_names import KNOWN, plain
+from whet.data.column_names import KNOWN, TEXTS, plain
 from whet.errors import DataError
 
 NO_DELIMITER = "\x1f"
@@ -30,8 +30,12 @@ class Dialect:
     """Whether quotes inside a field are written \\" and not doubled."""
     skip_blank: bool = False
     """Whether spaces after a delimiter are outside of the field: a, "b"."""
+    loose: tuple[int, int] | None = None
+    """The column whose fields may hold the delimiter without quotes, and the number of columns."""
 
     def reader(self, lines: Any) -> Any:
+        if self.loose is not None:
+            return LooseRows(lines, self.delimiter, *self.loose)
         return csv.reader(
             lines,
             delimiter=self.delimiter,
@@ -45,6 +49,31 @@ class Dialect:
     @property
     def spoken(self) -> str:
         return SPOKEN.get(self.delimiter, repr(self.delimiter))
+
+
+class LooseRows:
+    """Rows of single lines of which one column may hold the delimiter; quotes around a field are not part of it."""
+
+    def __init__(self, lines: Any, delimiter: str, column: int, width: int) -> None:
+        self.line_num = 0
+        self._lines, self._delimiter, self._column, self._width = iter(lines), delimiter, column, width
+
+    def __iter__(self) -> LooseRows:
+        return self
+
+    def __next__(self) -> list[str]:
+        line = next(self._lines).rstrip("\r\n")
+        self.line_num += 1
+        cells = line.split(self._delimiter) if line.strip() else []
+        if len(cells) > self._width:
+            end = self._column + len(cells) - self._width + 1
+            cells[self._column : end] = [self._delimiter.join(cells[self._column : end])]
+        return [_without_quotes(cell) for cell in cells]
+
+
+def _without_quotes(cell: str) -> str:
+    bare = cell.strip(" ")
+    return bare[1:-1].replace('""', '"') if len(bare) > 1 and bare[0] == bare[-1] == '"' else cell
 
 
 @dataclass(frozen=True)
@@ -70,8 +99,8 @@ class Attempt:
 
     @property
     def has_labels(self) -> bool:
-        """Return whether one of two columns repeats few values, as in `a text;joy`."""
-        columns = list(zip(*self.rows, strict=True)) if self.consistent and self.width == 2 else []
+        """Return whether a column repeats few values, as in `a text;joy` or `17|joy|a text`."""
+        columns = list(zip(*self.rows, strict=True)) if self.consistent else []
         return self.dialect.delimiter != "," and any(map(_all_recur, columns))
 
     @property
@@ -131,6 +160,8 @@ def _best_quoting(sample: Sequence[str], whole: bool, delimiter: str, config: Da
     quoted = Dialect(delimiter)
     if config.quoting == "no" or (delimiter == NO_DELIMITER and config.quoting == "auto"):
         return _attempt(sample, whole, bare)
+    if config.quoting == "loose":
+        return _attempt(sample, whole, Dialect(delimiter, loose=_loose_column(sample, delimiter)))
     attempt = _attempt(sample, whole, quoted)
     if any(f"{delimiter} " in line and ' "' in line for line in sample):
         loose = _attempt(sample, whole, replace(quoted, skip_blank=True))
@@ -147,6 +178,27 @@ def _best_quoting(sample: Sequence[str], whole: bool, delimiter: str, config: Da
         if unquoted.consistent and _quotes_are_text(unquoted.rows):
             return unquoted
     return attempt
+
+
+def _loose_column(sample: Sequence[str], delimiter: str) -> tuple[int, int]:
+    """Return the column that holds delimiters, and the number of columns.
+
+    A first row of known names tells both. Otherwise there are as many columns as in the shortest row, and the column is
+    the one that leaves the least to the others: texts are longer than labels.
+    """
+    filled = [line for line in sample if line.strip()]
+    names = [plain(name) for name in filled[0].split(delimiter)] if filled else []
+    texts = [at for at, name in enumerate(names) if any(name in tier for tier in TEXTS)]
+    counts = [line.count(delimiter) + 1 for line in filled if delimiter in line]
+    width = len(names) if len(names) > 1 and KNOWN.intersection(names) else min(counts, default=1)
+    if len(texts) == 1 and texts[0] < width:
+        return texts[0], width
+
+    def taken(column: int) -> int:
+        rows = LooseRows(filled, delimiter, column, width)
+        return sum(len(row[column]) for row in rows if len(row) == width)
+
+    return max(range(width), key=taken), width
 
 
 def _blanks_hide_quotes(strict: Attempt, loose: Attempt) -> bool:

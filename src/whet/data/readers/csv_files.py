@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.config import DataConfig
+from whet.data.column_names import KNOWN, plain
 from whet.data.readers.csv_dialect import NO_DELIMITER, Attempt, Dialect, find_dialect, find_header
 from whet.data.readers.label_lines import FLAG, begins_with_label, may_begin_with_label, read_label_lines
 from whet.data.readers.raw_table import BATCH_ROWS, Part, RawSplit, Spill
@@ -27,10 +28,12 @@ def read_delimited(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
     sample, whole = _sample(path, config.encoding, limit)
     if not any(line.strip() for line in sample):
         raise DataError("the file is empty.", file=path.name)
+    comments = _comments(sample)
+    sample = sample[comments:]
     if config.delimiter in (FLAG, " ") or (config.delimiter is None and begins_with_label(sample)):
         return read_label_lines(lines(path, config.encoding, _longest_line(limit)), path, config, scratch)
     dialect = find_dialect(sample, whole, plain_suffix(path), config, path.name)
-    reader = _Rows(path, dialect, config.encoding, limit)
+    reader = _Rows(path, dialect, config.encoding, limit, comments)
     header, width = _shape(sample, dialect, config, path.name)
     names = _names(header, width, path.name)
     spill = Spill(scratch / f"{len(list(scratch.iterdir()))}.arrow")
@@ -48,18 +51,41 @@ def read_delimited(path: Path, config: DataConfig, scratch: Path) -> RawSplit:
             file=path.name,
         )
     part = Part(path.name, spill.rows, path.stat().st_size)
-    alone = dialect.delimiter == NO_DELIMITER and config.delimiter is None and may_begin_with_label(sample)
+    alone = dialect.delimiter == NO_DELIMITER and config.delimiter is None
     return RawSplit(
         spill.schema,
         spill.read,
         (part,),
-        notes=(_note(dialect, header),),
+        notes=(_note(dialect, header, comments),),
         surrogates=surrogates,
-        label_hint=("--delimiter", FLAG) if alone else (),
+        label_hint=_label_hint(sample, plain_suffix(path)) if alone else (),
     )
 
 
-def _note(dialect: Dialect, header: Sequence[str] | None) -> str:
+def _label_hint(sample: Sequence[str], suffix: str) -> tuple[str, ...]:
+    """Return the flag that may find labels in lines that were taken for one column."""
+    if may_begin_with_label(sample):
+        return ("--delimiter", FLAG)
+    if suffix != ".txt" and all("," in line for line in sample if line.strip()):
+        return ("--quoting", "loose")
+    return ()
+
+
+def _comments(sample: Sequence[str]) -> int:
+    """Return how many lines before the first row are comments, as `# exported by …`, or empty."""
+    count = next((at for at, line in enumerate(sample) if line.strip() and not line.startswith("#")), 0)
+    if not any(line.startswith("#") for line in sample[:count]):
+        return 0
+    first = sample[count]
+    delimiter = max(",\t;|", key=first.count)
+    before = sample[count - 1].rstrip("\r\n")
+    # `#id,text,label` names the columns of the rows below, unless these have names of their own.
+    names = before.count(delimiter) == first.count(delimiter) and before.startswith("#")
+    named = any(plain(name) in KNOWN for name in first.rstrip("\r\n").split(delimiter))
+    return 0 if not first.count(delimiter) or (names and not named) else count
+
+
+def _note(dialect: Dialect, header: Sequence[str] | None, comments: int) -> str:
     kind = "one column" if dialect.delimiter == NO_DELIMITER else f"columns separated by {dialect.spoken}"
     head = "with a header" if header else "without a header"
     overrule = "--delimiter, --header"
@@ -68,6 +94,11 @@ def _note(dialect: Dialect, header: Sequence[str] | None) -> str:
         overrule += ", --quoting"
     elif dialect.backslash:
         kind += ', quotes escaped as \\"'
+    if dialect.loose is not None:
+        kind += f", which column {dialect.loose[0] + 1} may hold, too"
+        overrule += ", --quoting"
+    if comments:
+        head += f", after {comments} lines of comments" if comments > 1 else ", after a comment"
     return f"{kind}, {head} ({overrule})."
 
 
@@ -121,8 +152,10 @@ def _names(header: Sequence[str] | None, width: int, file: str) -> list[str]:
 class _Rows:
     """Rows of a file as lists, each with the right number of columns."""
 
-    def __init__(self, path: Path, dialect: Dialect, encoding: str, limit: int) -> None:
+    def __init__(self, path: Path, dialect: Dialect, encoding: str, limit: int, comments: int) -> None:
+        """So many lines before the first row are passed over."""
         self.path, self.dialect, self.encoding, self.limit = path, dialect, encoding, limit
+        self._comments = comments
         self._characters = 0
 
     def batches(self, width: int, skip_first: bool) -> Iterator[list[list[str]]]:
@@ -153,7 +186,7 @@ class _Rows:
         except _Nul:
             number = done + len(rows) + (0 if skip_first else 1)
             raise DataError(
-                f"there is a NUL byte (line {reader.line_num + 1}), which text does not have.",
+                f"there is a NUL byte (line {self._comments + reader.line_num + 1}), which text does not have.",
                 "Remove it; if the file is UTF-16, use --encoding utf-16.",
                 file=self.path.name,
                 row=max(number, 0),
@@ -167,21 +200,28 @@ class _Rows:
             yield rows[1:] if skip_first and not done else rows
 
     def _lines(self) -> Iterator[str]:
-        for line in lines(self.path, self.encoding, _longest_line(self.limit)):
+        every = lines(self.path, self.encoding, _longest_line(self.limit))
+        for line in islice(every, self._comments, None):
             if "\0" in line:
                 raise _Nul
             self._characters += len(line)
             yield line
 
     def _ragged(self, row: int, expected: int, found: int, line: int) -> DataError:
+        hint = "Put quotes around a field that holds the delimiter, or name the right one: --delimiter."
+        loose = found > expected > 1
+        if loose:
+            hint += f" If the {self.dialect.spoken} belongs to the text, use --quoting loose."
         return DataError(
-            f"the row has {_count(found)} (line {line}) where {expected} are expected.",
-            "Put quotes around a field that holds the delimiter, or name the right one: --delimiter.",
+            f"the row has {_count(found)} (line {self._comments + line}) where {expected} are expected.",
+            hint,
             file=self.path.name,
             row=row,
+            go_on=("--quoting", "loose") if loose else (),
         )
 
     def _broken(self, problem: str, row: int, line: int) -> DataError:
+        line += self._comments
         if "field larger" in problem:
             return _too_large(self.path.name, row, self.limit)
         if "unexpected end" in problem:

@@ -15,12 +15,14 @@ from typing import Any
 from urllib.parse import quote
 
 from whet.config import DataConfig
+from whet.data.column_names import LABELS, TEXTS, plain
 from whet.data.columns import own_name
 from whet.data.readers.object_rows import SizedRow, split_of_objects
 from whet.data.readers.raw_table import RawSplit
 from whet.errors import DataError, EnvironmentFault, missing_extra
 from whet.utils.text import neutral
 
+TEXT_NAMES, LABEL_NAMES = ({name for tier in tiers for name in tier} for tiers in (TEXTS, LABELS))
 SQLITE_START, DUCKDB_MARK = b"SQLite format 3\0", b"DUCK"
 DUCKDB_MARK_AT = 8
 FETCHED_ROWS = 10_000
@@ -116,13 +118,23 @@ def _table(names: Sequence[str], connection: Any, config: DataConfig, path: Path
     if not filled:
         raise DataError("the database has no table with rows.", file=path.name)
     if len(filled) > 1:
+        likeliest = max(filled, key=lambda name: _known_columns(name, connection))
         raise DataError(
             f"more than one table has rows: {', '.join(map(neutral, filled))}.",
-            f"Choose one: --sheet {shlex.quote(filled[0])}",
+            f"Choose one: --sheet {shlex.quote(likeliest)}",
             file=path.name,
-            go_on=("--sheet", filled[0]),
+            go_on=("--sheet", likeliest),
         )
     return filled[0]
+
+
+def _known_columns(table: str, connection: Any) -> tuple[int, int]:
+    """Return how many of text and label a table has by its columns' names, and then its number of rows."""
+    described = connection.execute(f"select * from {_quoted(table)} limit 0").description
+    names = {plain(str(column[0])) for column in described}
+    found = sum(bool(names & known) for known in (TEXT_NAMES, LABEL_NAMES))
+    (rows,) = connection.execute(f"select count(*) from {_quoted(table)}").fetchone()
+    return found, rows
 
 
 def _quoted(name: str) -> str:

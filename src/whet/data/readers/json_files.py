@@ -16,6 +16,8 @@ from whet.errors import DataError
 
 WHOLE_FILE_LIMIT = 200_000_000
 """Largest object of columns, which must be read at once."""
+ROWS_BY_NAME = 3
+"""So many objects of the same fields in one object are its rows."""
 MAX_CELLS = 100
 """Largest number of cells in a row that is a list instead of an object."""
 
@@ -35,10 +37,38 @@ def json_rows(path: Path, config: DataConfig, limit: int) -> Iterator[tuple[Row,
             raise undecodable(path, config.encoding) from None
     if start.startswith("["):
         yield from _list_rows(path, config.encoding, limit)
-    elif start.startswith("{") and not _one_object_per_line(start):
+    elif start.startswith("{") and (_rows_by_name(start) or not _one_object_per_line(start)):
         yield from _object_rows(path, config.encoding)
     else:
         yield from _line_rows(path, config.encoding, limit)
+
+
+def _rows_by_name(start: str) -> bool:
+    """Return whether an object holds its rows by their names, `{"a1": {"text": …}, "a2": {"text": …}, …}`: the first
+    few values are objects with the same fields."""
+    line, _, rest = start.partition("\n")
+    if rest.lstrip().startswith("{") and _parses(line):
+        return False  # JSON lines of such objects
+    decoder, at = json.JSONDecoder(), 1
+    fields: list[set[str]] = []
+    try:
+        while len(fields) < ROWS_BY_NAME:
+            name, at = decoder.raw_decode(start, _after_blanks(start, at))
+            at = _after_blanks(start, at)
+            value, end = decoder.raw_decode(start, _after_blanks(start, at + 1))
+            at = _after_blanks(start, end) + 1
+            if not isinstance(name, str) or not isinstance(value, dict) or not value:
+                return False
+            fields.append(set(value))
+    except (ValueError, RecursionError):
+        return False
+    return all(each == fields[0] for each in fields)
+
+
+def _after_blanks(text: str, at: int) -> int:
+    while at < len(text) and text[at] in " \t\r\n":
+        at += 1
+    return at
 
 
 def _one_object_per_line(start: str) -> bool:
@@ -134,7 +164,7 @@ def splits_inside(path: Path, config: DataConfig) -> dict[str, str]:
             start = text.read(65_536).lstrip()
         except UnicodeDecodeError:
             return {}
-    if not start.startswith("{") or _one_object_per_line(start):
+    if not start.startswith("{") or _rows_by_name(start) or _one_object_per_line(start):
         return {}
     value = _whole_object(path, config.encoding)
     found = {SPLITS[name.casefold()]: name for name in value if name.casefold() in SPLITS and _are_rows(value[name])}
@@ -172,7 +202,7 @@ def _whole_object(path: Path, encoding: str) -> dict[str, Any]:
 
 
 def _object_rows(path: Path, encoding: str) -> Iterator[SizedRow]:
-    """Read an object of columns, or one that holds the list of rows under a single name."""
+    """Read an object of columns, one that holds the list of rows under a single name, or one of rows by their names."""
     value = _whole_object(path, encoding)
     lists = {name: column for name, column in value.items() if isinstance(column, list)}
     of_rows = {name: rows for name, rows in lists.items() if rows and all(isinstance(r, dict) for r in rows)}
@@ -186,6 +216,8 @@ def _object_rows(path: Path, encoding: str) -> Iterator[SizedRow]:
             "Save each in its own file.",
             file=path.name,
         )
+    elif value and all(isinstance(row, dict) and row for row in value.values()):
+        rows = [row if "id" in row else {"id": name, **row} for name, row in value.items()]
     elif lists and len(lists) == len(value) and len({len(column) for column in lists.values()}) == 1:
         rows = [dict(zip(lists, cells, strict=True)) for cells in zip(*lists.values(), strict=True)]
     else:
