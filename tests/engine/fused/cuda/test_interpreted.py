@@ -68,7 +68,7 @@ if asked["fails_at"]:
 
     stepper._prepared = short_of_memory_once
 if asked["rehearsed"]:
-    stepper.rehearse(feed, order.at(1))
+    stepper.forward_backward(feed, order.at(1))
     stepper.micro_rows = 1  # as where memory has no room for more: less must be taken, too
     stepper.rehearse(feed, order.at(1)[:1])
     assert min(tokens for _, tokens, _ in stepper.captured) == 64, stepper.captured.keys()
