@@ -72,4 +72,12 @@ def test_comments_before_the_first_row_are_passed_over_and_said(tmp_path: Path) 
 def test_a_header_that_begins_with_a_number_sign_is_no_comment(tmp_path: Path) -> None:
     body = "#id,text,label\n" + "".join(f"{n},a text of {n},{('neg', 'pos')[n % 2]}\n" for n in range(20))
     (tmp_path / "rows.csv").write_text(body, encoding="utf-8")
-    assert len(load(tmp_path / "rows.csv", **WHOLE).rows["train"]) == 20
+    assert load(tmp_path / "rows.csv", **WHOLE).columns.text == "text"
+
+
+def test_the_text_by_name_may_be_shorter_than_the_label(tmp_path: Path) -> None:
+    rows = [(f"{n}, so", f"a label of many words, {'xy'[n % 2]}") for n in range(20)]
+    body = "".join(f'"{label}",{text}\n' for text, label in rows).replace(", x", " x").replace(", y", " y")
+    (tmp_path / "rows.csv").write_text(f"label,text\n{body}", encoding="utf-8")
+    examples = load(tmp_path / "rows.csv", quoting="loose", **WHOLE)
+    assert [examples.rows["train"].row(at)["text"] for at in range(20)] == [text for text, _ in rows]
