@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 from pathlib import Path
@@ -33,6 +34,12 @@ SETTINGS: dict[str, Any] = {
     "eval_steps": 4,
     "per_device_eval_batch_size": 3,
 }
+
+LOADS = inspect.getsource(transformers.Trainer._load_optimizer_and_scheduler)
+resumes = pytest.mark.skipif(
+    "map_location = self.args.device if self.args.world_size > 1" in LOADS,
+    reason="this version of transformers cannot read an optimizer's state in several processes on the CPU",
+)
 
 
 def accuracy(prediction: Any) -> dict[str, Any]:
@@ -130,6 +137,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found[0]
 
 
+@resumes
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_training_goes_on_to_the_bit(rank: int, tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     told = run_together(final_weights, tmp_path / "run", False, Struck(signal.SIGKILL, rank))
@@ -139,6 +147,7 @@ def test_a_killed_training_goes_on_to_the_bit(rank: int, tmp_path: Path, undistu
         assert all((resumed[name] == undisturbed[name]).all() for name in undisturbed)
 
 
+@resumes
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_signal_to_one_process_saves_once_and_all_leave(
     rank: int, tmp_path: Path, undisturbed: dict[str, Any]

@@ -32,6 +32,7 @@ from whet.engine.relative_attention import (
     grid_of_mask,
     grid_of_packed,
 )
+from whet.models.families import recomputes_activations
 
 LEAST_REACH = 512
 """Tables of distances reach at least as far, and else to the next power of two, so that there are few of them."""
@@ -47,7 +48,7 @@ def why_not_exact(model: Any) -> str:
         return f"its encoder is a {type(encoder).__name__}"
     if model.config.output_hidden_states or model.config.output_attentions:
         return "the model is to give hidden states or attentions"
-    if model.is_gradient_checkpointing:
+    if recomputes_activations(model):
         return "the model recomputes activations"
     if getattr(model.base_model, "z_steps", 0) > 1:
         return "its last layer is applied several times"

@@ -17,7 +17,7 @@ from whet.data.tokens.table import Tokens
 from whet.engine.fused.architectures import shape_of, why_not_fused
 from whet.engine.packed import keep_first_tokens, why_not_packed
 from whet.engine.regression_head import keeps_numbers_exact
-from whet.models.families import position_shift, token_types
+from whet.models.families import position_shift, recomputes_activations, token_types
 
 PEFT_MODULES = ("peft.peft_model", "peft.tuners.lora.", "peft.utils.other")
 """The wrapper of the model, adapters, and the copy of the head that is trained."""
@@ -82,8 +82,7 @@ def _why_not_parameters(parameters: Sequence[Any]) -> str:
 def _why_not_settings(model: Any) -> str:
     if getattr(model, "is_quantized", False) or getattr(model, "hf_device_map", None) is not None:
         return "the model is quantised or spread over devices"
-    # The library's property for it was renamed, and warns by its old name.
-    if any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
+    if recomputes_activations(model):
         return "the model recomputes activations"
     if model.config.output_hidden_states or model.config.output_attentions:
         return "the model is to give hidden states or attentions"

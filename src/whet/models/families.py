@@ -84,6 +84,11 @@ PACKED = RELATIVE | PACKED_MODULES.keys()
 SHIFTED_POSITIONS = frozenset({*(name for name, family in FAMILIES.items() if family.shifted), "mpnet"})
 
 
+def recomputes_activations(model: Any) -> bool:
+    """Return whether gradient checkpointing is on; the library's property was renamed, and warns by its old name."""
+    return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+
+
 def position_shift(config: Any) -> int:
     """Return the position of a row's first token: some families count from the padding token's id on."""
     return config.pad_token_id + 1 if config.model_type in SHIFTED_POSITIONS else 0

@@ -11,6 +11,7 @@ from whet.data.tokens.batches import pack
 from whet.data.tokens.table import Tokens
 from whet.engine.network import Batch, Network, Rows
 from whet.engine.packed import make_layout
+from whet.models.families import recomputes_activations
 
 
 class CapturedNetwork(Network):
@@ -62,7 +63,7 @@ class ModernBertNetwork(CapturedNetwork):
 
 def why_not_captured(model: Any) -> str:
     """Return what is known to make a capture impossible or wrong; empty for nothing. Other reasons show on trying."""
-    if getattr(model, "is_gradient_checkpointing", False):
+    if recomputes_activations(model):
         return "the model recomputes activations, which reads the state of the random generator"
     if getattr(model, "is_quantized", False) or getattr(model, "hf_device_map", None) is not None:
         return "the model is quantised or spread over devices"
