@@ -16,6 +16,8 @@ from tests.huggingface.test_resume import StopAt
 from whet import Trainer
 from whet.runs.folder import RunFolder
 
+# PEFT 0.21 reads a property of the library that transformers 5.23 has renamed.
+pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 SETTINGS: dict[str, Any] = {"num_train_epochs": 2, "save_steps": 2, "logging_steps": 3, "learning_rate": 1e-2}
 
 
