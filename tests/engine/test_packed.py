@@ -47,6 +47,28 @@ def test_packed_gradients_equal_padded_gradients(family: str) -> None:
             torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-6, msg=name)
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_a_head_that_reads_the_mean_reads_that_of_its_own_row(training: bool) -> None:
+    model, tokens = small_model("modernbert", dropout=0.0).train(training), tokens_for("modernbert")
+    model.config.classifier_pooling = "mean"
+    expected = padded_logits(model, tokens)
+    network = Network(model, CPU)
+    batch = network.collate(tokens, ROWS)
+    logits, features = network.logits_and_features(batch)
+    assert network.is_packed
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-6)
+    padded = Network(model, CPU, packed=False)
+    read = padded.logits_and_features(padded.collate(tokens, ROWS))[1]
+    torch.testing.assert_close(features, read, rtol=1e-5, atol=1e-6)
+    gradients = []
+    for outcome in (logits, expected):
+        outcome.square().sum().backward()
+        gradients.append({name: each.grad.clone() for name, each in model.named_parameters()})
+        model.zero_grad()
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradient, gradients[1][name], rtol=1e-4, atol=5e-5, msg=name)
+
+
 def test_a_packed_model_still_takes_padded_batches() -> None:
     model, tokens = small_model().eval(), tokens_for("bert")
     expected = padded_logits(model, tokens)

@@ -15,7 +15,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from whet.data.tokens.table import Tokens
 from whet.engine.fused.architectures import shape_of, why_not_fused
-from whet.engine.packed import keep_first_tokens, why_not_packed
+from whet.engine.packed import keep_what_heads_read, why_not_packed
 from whet.engine.regression_head import keeps_numbers_exact
 from whet.models.families import position_shift, recomputes_activations, token_types
 
@@ -45,7 +45,7 @@ def why_not_as_it_is(model: Any, *, adapters: bool = False) -> str:
         return "torch has hooks for all modules"
     for module in model.modules():
         foreign = [hook for name in HOOKS for hook in getattr(module, name).values()]
-        if any(hook is not keep_first_tokens for hook in foreign) or hasattr(module, "parametrizations"):
+        if any(hook is not keep_what_heads_read for hook in foreign) or hasattr(module, "parametrizations"):
             return "the model has hooks"
         if not type(module).__module__.startswith(known):
             return f"a part of the model is a {type(module).__module__}.{type(module).__name__}"

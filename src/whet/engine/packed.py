@@ -1,10 +1,10 @@
 """Attention without padding: the rows of a batch follow one another as one long row of tokens.
 
 transformers allows registering an attention function by name, so the model stays the library's own. Two things differ
-from a padded batch: attention must not cross rows, and the head must find the first token of each row. The attention
-function below does the first. A hook on the encoder's output, which keeps only the first tokens, does the second;
-every head of the families below reads nothing else. Families with relative positions get both from
-`exact_attention`.
+from a padded batch: attention must not cross rows, and the head must find what it reads of each row. The attention
+function below does the first. A hook on the encoder's output, which keeps only the first token of each row, or the mean
+of its tokens, does the second; every head of the families below reads nothing else. Families with relative positions
+get both from `exact_attention`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def why_not_packed(model: Any) -> str:
         return "its convolution reads the tokens beside each token"
     if config.model_type == "mpnet" and config.pad_token_id != MPNET_PADDING:
         return f"its padding token is {config.pad_token_id}, and MPNet counts positions by the token {MPNET_PADDING}"
-    if getattr(config, "classifier_pooling", "cls") != "cls":
+    if getattr(config, "classifier_pooling", "cls") not in ("cls", "mean"):
         return f"its head reads the {config.classifier_pooling} of all tokens"
     if getattr(config, "is_decoder", False):
         return "it is a decoder"
@@ -107,8 +107,8 @@ class PackedModel:
         if self.relative:  # the encoder gives the first tokens by itself
             return
         encoder = getattr(model.base_model, PACKED_MODULES[model.config.model_type])
-        if keep_first_tokens not in encoder._forward_hooks.values():  # only once, however often the model is wrapped
-            encoder.register_forward_hook(keep_first_tokens)
+        if keep_what_heads_read not in encoder._forward_hooks.values():  # only once, however often the model is wrapped
+            encoder.register_forward_hook(keep_what_heads_read)
 
     def __call__(self, inputs: dict[str, Tensor], layout: Layout) -> Tensor:
         """Return the logits of each row."""
@@ -124,26 +124,39 @@ def _using(config: Any, layout: Layout) -> Iterator[None]:
     before = config._attn_implementation
     config._attn_implementation = ATTENTION
     _layouts.append(layout)
+    _means.append(getattr(config, "classifier_pooling", "cls") == "mean")
     try:
         yield
     finally:
         _layouts.pop()
+        _means.pop()
         config._attn_implementation = before
 
 
 _layouts: list[Layout] = []
+_means: list[bool] = []
+"""For each layout whether the head reads the mean of a row's tokens, and not the first of them."""
 
 
-def keep_first_tokens(module: Any, args: Any, output: Any) -> Any:
-    """Turn [1, tokens, width] into [rows, 1, width], which every head reads as `hidden[:, 0]`."""
+def keep_what_heads_read(module: Any, args: Any, output: Any) -> Any:
+    """Turn [1, tokens, width] into [rows, 1, width]: heads read it as the first token, or as the mean of one."""
     if not _layouts:
         return None
     hidden = output if hasattr(output, "shape") else output.last_hidden_state
-    kept = hidden[0].index_select(0, _layouts[-1].first).unsqueeze(1)
+    layout = _layouts[-1]
+    kept = (_row_means(hidden[0], layout) if _means[-1] else hidden[0].index_select(0, layout.first)).unsqueeze(1)
     if hidden is output:
         return kept
     output.last_hidden_state = kept
     return output
+
+
+def _row_means(tokens: Tensor, layout: Layout) -> Tensor:
+    """Return the mean of each row's tokens, as a product: it adds in a fixed order on every device."""
+    with torch.autocast(tokens.device.type, enabled=False):
+        row = layout.slots // layout.longest
+        inside = (row == torch.arange(layout.rows, device=row.device)[:, None]).float()
+        return ((inside / inside.sum(dim=1, keepdim=True)) @ tokens.float()).to(tokens.dtype)
 
 
 def packed_attention(
