@@ -345,10 +345,10 @@ def test_a_model_that_a_kill_left_unfinished_counts_as_room(tmp_path: Path, monk
 def test_the_model_that_is_written_has_a_configuration_of_its_own(model: Path) -> None:
     from transformers import AutoModelForSequenceClassification
 
-    from whet.training.export import _copy_with_own_config
+    from whet.training.export import _copy_to_save
 
     computing = AutoModelForSequenceClassification.from_pretrained(model)
-    written = _copy_with_own_config(computing)
+    written = _copy_to_save(computing)
     computing.config._attn_implementation = "another"
     assert written.config._attn_implementation != "another"
     assert written.state_dict().keys() == computing.state_dict().keys()
