@@ -51,6 +51,15 @@ def test_missing_rows_have_no_share(form: Format) -> None:
     assert batch.labels[:3].tolist() == tokens.labels[rows].tolist()
 
 
+def test_a_missing_row_attends_to_one_token() -> None:
+    """Attention over nothing is not a number, and zero times that is none either."""
+    tokens, form = random_tokens(20), Rectangle(small_model().config)
+    static = StaticBatch.like(form, form.shape(tokens, np.array([3]), 4), tokens, CPU)
+    assert static.batch().inputs["attention_mask"].sum(dim=1).tolist() == [1, 1, 1, 1]
+    static.fill(tokens, np.array([3]), 1.0)
+    assert static.batch().inputs["attention_mask"].sum(dim=1).tolist() == [int(tokens.row_lengths[3]), 1, 1, 1]
+
+
 def test_rows_in_a_row_are_those_of_the_table() -> None:
     tokens, rows = random_tokens(20), np.array([4, 2])
     form = InARow()

@@ -71,8 +71,6 @@ class GraphedStep:
         """With several micro-batches or processes: the gradients of a step in one buffer for each type."""
         self.several = False
         """Whether other processes wait for this one's sums: then a part that cannot be captured is launched."""
-        self.seconds = 0.0
-        """The time that captures have taken."""
         self._control = StaticInputs(1, 3 + len(optimizer.param_groups), hardware.device)
         """The step's number; whether it is a trial, the divisor of its gradients, their largest norm, and the rates."""
         self._graphs: dict[tuple[Hashable, bool], Work] = {}
@@ -84,7 +82,6 @@ class GraphedStep:
         current = self.update.is_current()
         if current and (key, whole) in self._graphs and (whole or self._end is not None):
             return
-        started = time.perf_counter()
         with self._in_memory(), self.trial():
             if not current:
                 self._begin_optimizer(loss_of)
@@ -93,7 +90,6 @@ class GraphedStep:
                 self._graphs[key, whole] = self._captured(work, tries=whole and not self._tried)
             if not whole and self._end is None:
                 self._end = self._captured(self._end_of_parts, tries=False)
-        self.seconds += time.perf_counter() - started
 
     def has(self, key: Hashable, *, whole: bool) -> bool:
         """Return whether these static inputs can be computed without a capture."""
